@@ -1,0 +1,160 @@
+"""The one interface between MOQT and whatever carries it.
+
+Raw QUIC implements it today; WebTransport, other QUIC backends and the in-memory pair of
+``transport.testing`` have the same shape. Streams are named by opaque handles, not by QUIC stream
+ids: a stream of ours gets its id only when its first byte is handed down, so that opening order,
+stream credit and bandwidth all follow priority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple, Protocol, TypeAlias
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+
+
+class Tier(IntEnum):
+    """What must never wait for what (draft-22 §5.1): lower goes first."""
+
+    CONTROL = 0
+    REQUEST = 1
+    OBJECT = 2
+    PADDING = 3
+
+
+class SendOrder(NamedTuple):
+    """Where a stream stands in the queue of one session; lower tuples go first.
+
+    Streams of equal ``(tier, subscriber, publisher)`` but different ``flow`` take turns; inside
+    one flow (one subscription or fetch) the smaller ``rank`` goes first.
+    """
+
+    tier: int
+    subscriber: int = 128
+    publisher: int = 128
+    flow: int = 0
+    rank: tuple[int, ...] = ()
+
+
+class Chunk(NamedTuple):
+    """What a source hands out: views sent together, and the order they have from now on."""
+
+    views: tuple[BytesLike, ...]
+    order: SendOrder | None = None
+
+
+#: Pulled one chunk ahead, only when the stream's own queue is empty. ``None`` parks the stream
+#: until ``TransportSession.wake``. The end of the iterator is the stream's FIN;
+#: ``transport.errors.StreamAbort`` raised inside it resets the stream with that code.
+ChunkSource: TypeAlias = Iterator[Chunk | None]
+
+
+class PeerInfo(NamedTuple):
+    """What is known of the other end once connected."""
+
+    address: tuple[str, int]
+    protocol: str
+    datagram_size: int
+
+
+class TransportSession(Protocol):
+    """One connection, as its owner drives it. All calls return at once and never block.
+
+    Calls on a stream that is already gone, or on a closed session, are ignored: the owner learns
+    of both through the sink, and a late write is no mistake.
+    """
+
+    @property
+    def is_client(self) -> bool:
+        """True on the side that opened the connection."""
+        ...
+
+    @property
+    def peer(self) -> PeerInfo:
+        """Valid after ``TransportSink.connected``."""
+        ...
+
+    def open(self, order: SendOrder, *, unidirectional: bool) -> int:
+        """Reserve a stream and return its handle; nothing is sent before the first byte."""
+        ...
+
+    def write(self, stream: int, *views: BytesLike) -> None:
+        """Queue references to ``views``; they must not change until sent."""
+        ...
+
+    def feed(self, stream: int, source: ChunkSource) -> None:
+        """After what is queued, pull the rest of the stream from ``source``."""
+        ...
+
+    def wake(self, stream: int) -> None:
+        """A source that answered ``None`` may have more now."""
+        ...
+
+    def reorder(self, stream: int, order: SendOrder) -> None:
+        """Change the order of what is not yet handed down."""
+        ...
+
+    def finish(self, stream: int) -> None:
+        """FIN after everything queued."""
+        ...
+
+    def reset(self, stream: int, code: int) -> None:
+        """RESET_STREAM our direction; what is queued is dropped."""
+        ...
+
+    def stop(self, stream: int, code: int) -> None:
+        """STOP_SENDING the peer's direction; no more data of it is reported."""
+        ...
+
+    def send_datagram(self, data: bytes) -> bool:
+        """Send unreliably; False when it cannot fit or the peer takes none."""
+        ...
+
+    def unsent(self, stream: int | None = None) -> int:
+        """Octets queued here and not yet handed to QUIC, of one stream or of all."""
+        ...
+
+    def close(self, code: int, reason: str = "") -> None:
+        """CONNECTION_CLOSE with an application code; ``TransportSink.closed`` follows."""
+        ...
+
+
+class TransportSink(Protocol):
+    """What a session's owner is told, called directly from the receive path, in order.
+
+    A sink must not block. Views passed to ``stream_data`` are valid only during the call.
+    """
+
+    def connected(self) -> None:
+        """The handshake is complete."""
+        ...
+
+    def stream_opened(self, stream: int, unidirectional: bool) -> None:
+        """The peer opened a stream; its first data follows at once."""
+        ...
+
+    def stream_data(self, stream: int, data: BytesLike, fin: bool) -> None:
+        """The next octets of a stream, in order; ``data`` may be empty when ``fin``."""
+        ...
+
+    def stream_reset(self, stream: int, code: int) -> None:
+        """The peer reset its direction."""
+        ...
+
+    def stop_sending(self, stream: int, code: int) -> None:
+        """The peer wants no more of our direction; the owner should reset it."""
+        ...
+
+    def stream_sent(self, stream: int) -> None:
+        """Everything of our direction, FIN included, has been handed to QUIC."""
+        ...
+
+    def datagram(self, data: bytes) -> None:
+        """One datagram."""
+        ...
+
+    def closed(self, code: int, reason: str, remote: bool) -> None:
+        """The session is over, once, whoever ended it; ``code`` is -1 when the connection was lost."""
+        ...

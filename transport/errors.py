@@ -1,0 +1,50 @@
+"""What can go wrong below MOQT."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TransportError(Exception):
+    """Base of everything this package raises."""
+
+
+class ConnectFault(StrEnum):
+    """Why a connection could not be made, for exit messages and for choosing the next URL."""
+
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    CERTIFICATE = "certificate"
+    PROTOCOL = "protocol"
+    REFUSED = "refused"
+
+
+class ConnectFailed(TransportError):
+    """No session came up. ``fault`` says which step failed."""
+
+    def __init__(self, fault: ConnectFault, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+class ConnectionLost(TransportError):
+    """The session ended; ``code`` is the peer's or ours, -1 when the path died."""
+
+    def __init__(self, code: int, reason: str, *, remote: bool) -> None:
+        who = "peer closed" if remote else "closed"
+        super().__init__(f"{who} the session: code {code:#x} {reason}" if code >= 0 else f"connection lost: {reason}")
+        self.code = code
+        self.reason = reason
+        self.remote = remote
+
+
+class InvalidUrl(TransportError, ValueError):
+    """A URL that is not moqt://host[:port]/path[?query]."""
+
+
+class StreamAbort(TransportError):
+    """Raised inside a ChunkSource: reset this stream with ``code``."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"stream aborted with code {code:#x}")
+        self.code = code
