@@ -111,6 +111,14 @@ class Misuse(MoqtError, ValueError):
     """Our caller broke a rule: raised to the caller, the wire is untouched."""
 
 
+class StreamReset(MoqtError):
+    """The one data stream of a fetch was reset; what came before stays valid."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the data stream was reset with code {code:#x}")
+        self.code = code
+
+
 class RequestFailed(MoqtError):
     """A request of ours was answered with REQUEST_ERROR, or could not be answered any more.
 
@@ -118,7 +126,8 @@ class RequestFailed(MoqtError):
     """
 
     def __init__(self, code: int, reason: str, retry_after: int | None = None) -> None:
-        name = RequestCode(code).name if code in RequestCode._value2member_map_ else f"code {code:#x}"
+        known = RequestCode._value2member_map_.get(code)
+        name = known.name if known else f"code {code:#x}"
         super().__init__(f"{name}: {reason}" if reason else name)
         self.code = code
         self.reason = reason
@@ -139,6 +148,7 @@ class SessionClosed(MoqtError):
     """The session under a request is gone; ``code`` -1 means the connection was lost."""
 
     def __init__(self, code: int, reason: str) -> None:
-        super().__init__(f"session closed: {reason or 'no reason given'} (code {code:#x})" if code >= 0 else f"connection lost: {reason}")
+        closed = f"session closed: {reason or 'no reason given'} (code {code:#x})"
+        super().__init__(closed if code >= 0 else f"connection lost: {reason}")
         self.code = code
         self.reason = reason

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
-from transport.api import BytesLike
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transport.api import BytesLike
 
 MAX_VI64: Final = (1 << 64) - 1
 #: draft-22 §2.4.1: fields of a namespace, and octets of all fields plus the track name.
@@ -31,6 +33,10 @@ class Location(NamedTuple):
 
     group: int
     object: int
+
+
+#: Where every track begins.
+ORIGIN: Final = Location(0, 0)
 
 
 class GroupOrder(IntEnum):
@@ -152,7 +158,9 @@ class LocationRange(NamedTuple):
     end: Location | None
 
     def __contains__(self, place: object) -> bool:
-        return isinstance(place, tuple) and self.start <= place and (self.end is None or place <= self.end)
+        if not isinstance(place, tuple):
+            return False
+        return self.start <= place and (self.end is None or place <= self.end)
 
     @property
     def empty(self) -> bool:
@@ -168,7 +176,7 @@ class LocationFilter:
     """
 
     type: LocationFilterType
-    start: Location = Location(0, 0)
+    start: Location = ORIGIN
     end_group_delta: int = 0
     end_object: int = 0
 
@@ -176,17 +184,19 @@ class LocationFilter:
         """Resolve for live delivery (draft-22 §3.3.1)."""
         kind = LocationFilterType
         if self.type is kind.NEXT_OBJECT:
-            start = Location(0, 0) if largest is None else Location(largest.group, largest.object + 1)
-            return LocationRange(start, None)
+            after = None if largest is None else Location(largest.group, largest.object + 1)
+            return LocationRange(after or ORIGIN, None)
         if self.type is kind.RELATIVE_START:
-            group = 0 if largest is None else min(max(largest.group + 1 - self.start.group, 0), MAX_VI64)
+            following = 0 if largest is None else largest.group + 1
+            group = min(max(following - self.start.group, 0), MAX_VI64)
             return LocationRange(Location(group, 0), None)
         if self.type is kind.NONE:
-            return LocationRange(Location(0, 0), None)
+            return LocationRange(ORIGIN, None)
         if self.type is kind.ABSOLUTE_START:
             return LocationRange(self.start, None)
         end_object = self.end_object if self.type is kind.ABSOLUTE_RANGE else MAX_VI64
-        return LocationRange(self.start, Location(self.start.group + self.end_group_delta, end_object))
+        end = Location(self.start.group + self.end_group_delta, end_object)
+        return LocationRange(self.start, end)
 
     def on_fetch(self, largest: Location | None) -> LocationRange | None:
         """Resolve for FETCH and fill: None when there is nothing to deliver."""
@@ -275,6 +285,8 @@ class TrackSource(Protocol):
         """True when ``largest`` is the track's final object."""
         ...
 
-    def objects(self, within: LocationRange, order: GroupOrder) -> Iterator[StoredObject | Gap | None]:
+    def objects(
+        self, within: LocationRange, order: GroupOrder
+    ) -> Iterator[StoredObject | Gap | None]:
         """Objects of the range in delivery order, status objects left out; None means "not yet"."""
         ...

@@ -156,5 +156,5 @@ class TransportSink(Protocol):
         ...
 
     def closed(self, code: int, reason: str, remote: bool) -> None:
-        """The session is over, once, whoever ended it; ``code`` is -1 when the connection was lost."""
+        """The session is over, once, whoever ended it; ``code`` -1 is a lost connection."""
         ...

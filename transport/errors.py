@@ -31,8 +31,8 @@ class ConnectionLost(TransportError):
     """The session ended; ``code`` is the peer's or ours, -1 when the path died."""
 
     def __init__(self, code: int, reason: str, *, remote: bool) -> None:
-        who = "peer closed" if remote else "closed"
-        super().__init__(f"{who} the session: code {code:#x} {reason}" if code >= 0 else f"connection lost: {reason}")
+        closed = f"{'peer closed' if remote else 'closed'} the session: code {code:#x} {reason}"
+        super().__init__(closed if code >= 0 else f"connection lost: {reason}")
         self.code = code
         self.reason = reason
         self.remote = remote

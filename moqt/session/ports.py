@@ -55,7 +55,7 @@ class TrackReceiver(Protocol):
         ...
 
     def done(self, code: int, reason: str) -> None:
-        """Subscription: PUBLISH_DONE and its streams are in (``DoneCode``). Fetch: the data stream ended, code 0."""
+        """PUBLISH_DONE (``DoneCode``) and its streams are in; of a fetch: data ended, code 0."""
         ...
 
     def refused(self, error: MoqtError) -> None:

@@ -1,0 +1,1 @@
+"""KV Cache Streaming: layer-aligned KV cache blocks over MOQT."""

@@ -1,0 +1,1 @@
+"""Media over QUIC Transport, native, on asyncio."""

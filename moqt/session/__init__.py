@@ -1,0 +1,1 @@
+"""The protocol core: deterministic, no I/O, time is an argument."""

@@ -1,0 +1,1 @@
+"""QUIC behind one interface; knows nothing of MOQT."""
