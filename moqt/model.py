@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from transport.api import BytesLike
 
@@ -62,8 +62,7 @@ class GapKind(IntEnum):
     TIMED_OUT = 0x20C
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectHead:
+class ObjectHead(NamedTuple):
     """Everything about an object except its payload.
 
     ``subgroup`` is None for Delivery Mode Datagram. ``properties`` are the raw key-value octets
@@ -101,8 +100,8 @@ class Gap(NamedTuple):
 class ObjectSink(Protocol):
     """One stream of objects: the same interface to write and to receive.
 
-    Calls come as ``begin (write* end | abort)`` per object, ``gap`` between objects, and exactly
-    one ``finish`` or ``abort`` last. The views of one object add up to ``head.length``.
+    Calls follow ``(begin write* end | gap)* (finish | [begin write*] abort)``. The views of one
+    object add up to ``head.length``, are read-only and stay valid as long as they are referenced.
     """
 
     def begin(self, head: ObjectHead) -> None:
@@ -110,7 +109,7 @@ class ObjectSink(Protocol):
         ...
 
     def write(self, view: BytesLike) -> None:
-        """The next octets of its payload; a received view is valid only during the call."""
+        """The next octets of its payload."""
         ...
 
     def end(self) -> None:
@@ -130,7 +129,7 @@ class ObjectSink(Protocol):
         ...
 
 
-class SubgroupKey(NamedTuple):
+class SubgroupHead(NamedTuple):
     """What a subgroup stream says of itself (draft-22 §11.3.1); priority is resolved."""
 
     group: int

@@ -45,9 +45,10 @@ class Chunk(NamedTuple):
     order: SendOrder | None = None
 
 
-#: Pulled one chunk ahead, only when the stream's own queue is empty. ``None`` parks the stream
-#: until ``TransportSession.wake``. The end of the iterator is the stream's FIN;
-#: ``transport.errors.StreamAbort`` raised inside it resets the stream with that code.
+#: Pulled at most one chunk ahead, first when the stream first reaches the head of the queue. ``None``
+#: parks the stream until ``TransportSession.wake``. The end of the iterator is the stream's FIN;
+#: ``transport.errors.StreamAbort`` raised inside it resets the stream with that code, any other
+#: exception closes the session. Of ``reorder`` and ``Chunk.order`` the latest call wins.
 ChunkSource: TypeAlias = Iterator[Chunk | None]
 
 
@@ -63,7 +64,11 @@ class TransportSession(Protocol):
     """One connection, as its owner drives it. All calls return at once and never block.
 
     Calls on a stream that is already gone, or on a closed session, are ignored: the owner learns
-    of both through the sink, and a late write is no mistake.
+    of both through the sink, and a late write is no mistake. ``open`` and ``write`` are legal
+    before ``connected``. No sink method and no source runs inside a call of this class: they run
+    after the current event. Only octets that QUIC may send now count toward what is kept unsent
+    below: a stream blocked by flow control or stream credit is skipped, and the tiers CONTROL and
+    REQUEST are never held back by objects.
     """
 
     @property
@@ -112,6 +117,14 @@ class TransportSession(Protocol):
         """Send unreliably; False when it cannot fit or the peer takes none."""
         ...
 
+    def started(self, stream: int) -> bool:
+        """True once the first octet was handed to QUIC: the peer can know of the stream."""
+        ...
+
+    def unacknowledged(self) -> int:
+        """Octets of all streams not yet acknowledged by the peer, queued ones included."""
+        ...
+
     def unsent(self, stream: int | None = None) -> int:
         """Octets queued here and not yet handed to QUIC, of one stream or of all."""
         ...
@@ -124,7 +137,8 @@ class TransportSession(Protocol):
 class TransportSink(Protocol):
     """What a session's owner is told, called directly from the receive path, in order.
 
-    A sink must not block. Views passed to ``stream_data`` are valid only during the call.
+    A sink must not block. Views passed to ``stream_data`` are read-only and stay valid as long as
+    they are referenced; a backend that reuses its buffers copies once.
     """
 
     def connected(self) -> None:

@@ -1,1 +1,1 @@
-"""Octets to values and back; no I/O, no state beyond one stream."""
+"""Octets <-> values of MOQT. No I/O, no clock, no state beyond one stream."""

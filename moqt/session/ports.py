@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from moqt.errors import RequestCode, RequestRefused
 
 if TYPE_CHECKING:
-    from moqt.codec.messages import FetchOk, SubscribeOk
+    from moqt.codec.properties import SetupOptions, TrackProperties
     from moqt.errors import MoqtError
-    from moqt.model import ObjectHead, ObjectSink, SubgroupKey, TrackNamespace
+    from moqt.model import Location, ObjectHead, ObjectSink, SubgroupHead, TrackNamespace
     from moqt.session.fetches import IncomingFetch
-    from moqt.session.namespaces import IncomingInterest, IncomingNamespace
+    from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
     from moqt.session.publications import IncomingSubscribe, IncomingTrackStatus
     from transport.api import BytesLike
 
@@ -17,32 +19,103 @@ if TYPE_CHECKING:
 class RequestHandler(Protocol):
     """The application's side of a peer's requests.
 
-    Each argument has ``accept`` and ``refuse``; either may be called now or later, once. A method
-    may also raise ``RequestRefused``. ``Unserved`` answers NOT_SUPPORTED to all of them.
+    Each request has ``accept`` and ``refuse``; either may be called now or later, once, and does
+    nothing when the peer has cancelled meanwhile (``request.on_end`` says so). A method may also
+    raise ``RequestRefused``.
     """
 
-    def on_subscribe(self, request: IncomingSubscribe) -> None: ...
-    def on_fetch(self, request: IncomingFetch) -> None: ...
-    def on_track_status(self, request: IncomingTrackStatus) -> None: ...
-    def on_publish_namespace(self, request: IncomingNamespace) -> None: ...
-    def on_subscribe_namespace(self, request: IncomingInterest) -> None: ...
-    def on_goaway(self, uri: str, timeout: int) -> None: ...
-    def on_setup(self) -> None: ...
-    def on_closed(self, code: int, reason: str) -> None: ...
+    def on_setup(self, options: SetupOptions) -> None:
+        """The peer's SETUP is in; raise SessionFault to refuse the session."""
+        ...
+
+    def on_subscribe(self, request: IncomingSubscribe) -> None:
+        """SUBSCRIBE."""
+        ...
+
+    def on_fetch(self, request: IncomingFetch) -> None:
+        """FETCH."""
+        ...
+
+    def on_track_status(self, request: IncomingTrackStatus) -> None:
+        """TRACK_STATUS."""
+        ...
+
+    def on_publish_namespace(self, request: IncomingPublishNamespace) -> None:
+        """PUBLISH_NAMESPACE."""
+        ...
+
+    def on_subscribe_namespace(self, request: IncomingSubscribeNamespace) -> None:
+        """SUBSCRIBE_NAMESPACE."""
+        ...
+
+    def on_goaway(self, uri: str, timeout: int) -> None:
+        """GOAWAY on the control stream; ``timeout`` in ms, 0 when none is stated."""
+        ...
+
+    def on_closed(self, code: int, reason: str) -> None:
+        """The session is over; ``code`` -1 when the connection was lost."""
+        ...
+
+
+class Unserved:
+    """A RequestHandler that answers NOT_SUPPORTED to everything; derive and override."""
+
+    def on_setup(self, options: SetupOptions) -> None:
+        """Any peer will do."""
+
+    def on_subscribe(self, request: IncomingSubscribe) -> None:
+        """Refuse."""
+        raise RequestRefused(RequestCode.NOT_SUPPORTED, "this endpoint publishes nothing")
+
+    def on_fetch(self, request: IncomingFetch) -> None:
+        """Refuse."""
+        raise RequestRefused(RequestCode.NOT_SUPPORTED, "this endpoint publishes nothing")
+
+    def on_track_status(self, request: IncomingTrackStatus) -> None:
+        """Refuse."""
+        raise RequestRefused(RequestCode.NOT_SUPPORTED, "this endpoint publishes nothing")
+
+    def on_publish_namespace(self, request: IncomingPublishNamespace) -> None:
+        """Refuse."""
+        raise RequestRefused(RequestCode.NOT_SUPPORTED, "this endpoint takes no announcements")
+
+    def on_subscribe_namespace(self, request: IncomingSubscribeNamespace) -> None:
+        """Refuse."""
+        raise RequestRefused(RequestCode.NOT_SUPPORTED, "this endpoint publishes nothing")
+
+    def on_goaway(self, uri: str, timeout: int) -> None:
+        """Nothing to move."""
+
+    def on_closed(self, code: int, reason: str) -> None:
+        """Nothing to release."""
+
+
+class TrackInfo(NamedTuple):
+    """What SUBSCRIBE_OK or FETCH_OK said.
+
+    ``fill`` tells whether a fill stream will come; ``end`` and ``end_of_track`` are a fetch's.
+    """
+
+    properties: TrackProperties
+    largest: Location | None = None
+    fill: bool = False
+    end: Location | None = None
+    end_of_track: bool = False
 
 
 class TrackReceiver(Protocol):
-    """Takes what a SUBSCRIBE or FETCH of ours brings. Exactly one of ``refused``, ``done`` ends it.
+    """Takes what a SUBSCRIBE or FETCH of ours brings. Exactly one of ``failed``, ``done`` ends it.
 
-    Data may come before ``accepted``. ``open_subgroup`` and ``open_fetch`` may raise
-    ``MalformedTrack``, as may the sinks they return: the session then cancels this request.
+    Data may come before ``accepted``. ``open_subgroup``, ``open_fetch``, ``datagram`` and the sinks
+    may raise ``MalformedTrack``: the session then cancels this request and calls ``failed``.
+    Nothing is called after the application's own ``cancel``.
     """
 
-    def accepted(self, ok: SubscribeOk | FetchOk) -> None:
+    def accepted(self, info: TrackInfo) -> None:
         """SUBSCRIBE_OK or FETCH_OK."""
         ...
 
-    def open_subgroup(self, key: SubgroupKey) -> ObjectSink:
+    def open_subgroup(self, head: SubgroupHead) -> ObjectSink:
         """A subgroup stream of this subscription starts."""
         ...
 
@@ -54,19 +127,33 @@ class TrackReceiver(Protocol):
         """A datagram object."""
         ...
 
-    def done(self, code: int, reason: str) -> None:
-        """PUBLISH_DONE (``DoneCode``) and its streams are in; of a fetch: data ended, code 0."""
+    def done(self, code: int, reason: str, complete: bool) -> None:
+        """Subscription: PUBLISH_DONE with its ``DoneCode``; ``complete`` when all its streams came.
+
+        Fetch: FETCH_OK and the FIN of the data stream are in; code 0.
+        """
         ...
 
-    def refused(self, error: MoqtError) -> None:
-        """RequestFailed, MalformedTrack or SessionClosed: nothing more will come."""
+    def failed(self, error: MoqtError) -> None:
+        """RequestFailed, StreamReset, MalformedTrack or SessionClosed: nothing more will come."""
         ...
 
 
 class NamespaceListener(Protocol):
     """Takes the answers to a SUBSCRIBE_NAMESPACE of ours; namespaces are complete, not suffixes."""
 
-    def accepted(self) -> None: ...
-    def found(self, namespace: TrackNamespace) -> None: ...
-    def gone(self, namespace: TrackNamespace) -> None: ...
-    def ended(self, error: MoqtError | None) -> None: ...
+    def accepted(self) -> None:
+        """REQUEST_OK: what is known follows."""
+        ...
+
+    def found(self, namespace: TrackNamespace) -> None:
+        """NAMESPACE."""
+        ...
+
+    def gone(self, namespace: TrackNamespace) -> None:
+        """NAMESPACE_DONE."""
+        ...
+
+    def ended(self, error: MoqtError | None) -> None:
+        """The request is over: all namespaces count as gone; None when the peer just finished."""
+        ...

@@ -1,0 +1,42 @@
+"""What a session offers its peer, and what it lets a peer make it keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+IMPLEMENTATION: Final = "kvcs/0.1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """Frozen per session; every limit says what it protects.
+
+    Times are in seconds. ``authority`` and ``path`` are sent by a client on raw QUIC
+    (draft-22 §9.1.1, §9.1.2) and None elsewhere.
+    """
+
+    implementation: str = IMPLEMENTATION
+    authority: str | None = None
+    path: str | None = None
+    #: Ranges the peer may put in the filters of one request (draft-22 §9.1.6): each is compared per object.
+    max_filter_ranges: int = 32
+    #: Unanswered REQUEST_UPDATEs per request stream; we answer at once, so few are ever open.
+    max_request_updates: int = 16
+    #: A peer that connects and never sends SETUP holds a session no longer than this.
+    setup_timeout: float = 10.0
+    #: Streams and octets that arrive before the peer's SETUP are kept, up to here; more are reset.
+    early_streams: int = 256
+    early_octets: int = 1 << 20
+    #: Data streams whose alias is not known yet (draft-22 §3.1.3.1): count, octets, time.
+    orphan_streams: int = 256
+    orphan_octets: int = 8 << 20
+    orphan_timeout: float = 5.0
+    #: After PUBLISH_DONE late streams may still come; then the count was wrong.
+    done_timeout: float = 10.0
+    #: Request streams of the peer open at once; one more is answered EXCESSIVE_LOAD.
+    max_peer_requests: int = 4096
+    #: Holes in the peer's request ids that we remember; ids rise by two, so holes close soon.
+    max_id_holes: int = 1024
+    #: Retry interval, in milliseconds, sent with EXCESSIVE_LOAD.
+    retry_interval: int = 1000
