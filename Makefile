@@ -1,0 +1,78 @@
+# One verb for each thing one does here. `make help` lists them.
+# Needs python3 (3.11 to 3.13) and make; everything else goes into $(VENV).
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+CODE := kvcs moqt transport tests
+RUN_STAMP := $(VENV)/.installed-run
+DEV_STAMP := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo fmt fmt-check lint types imports test cover bench conformance all clean
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb what; do \
+		printf '  make %-12s %s\n' "$$verb" "$$what"; done
+
+setup: $(DEV_STAMP) ## make the virtual environment with all development tools
+
+demo: $(RUN_STAMP) ## publish, stream, verify and resume a KV cache on this machine
+	@$(PY) -m kvcs.demo $(ARGS)
+
+fmt: $(DEV_STAMP) ## format the code and sort its imports
+	$(BIN)/ruff check --select I --fix --quiet $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+fmt-check: $(DEV_STAMP) ## say what fmt would change
+	$(BIN)/ruff format --check $(CODE)
+
+lint: $(DEV_STAMP) ## ruff's rules
+	$(BIN)/ruff check $(CODE)
+
+types: $(DEV_STAMP) ## mypy, strict, over the three packages
+	$(BIN)/mypy
+
+imports: $(DEV_STAMP) ## the layers: who may import whom
+	$(BIN)/lint-imports --no-logo
+
+test: $(DEV_STAMP) ## all tests; make test ARGS="-k fetch" runs some
+	$(BIN)/pytest $(ARGS)
+
+cover: $(DEV_STAMP) ## all tests, with branch coverage
+	$(BIN)/pytest --cov --cov-report=term $(ARGS)
+
+bench: $(DEV_STAMP) ## measure throughput and latency on this machine
+	$(PY) -m benchmarks $(ARGS)
+
+conformance: $(DEV_STAMP) ## write docs/conformance.md from the tests' rule markers
+	$(PY) -m tests.conformance.report
+
+all: fmt-check lint types imports test ## every gate, fastest first
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+
+$(VENV)/pyvenv.cfg:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "make: there is no $(PYTHON) here; install Python 3.11 to 3.13, or name one:" \
+			"make PYTHON=/path/to/python3.12 setup" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+		echo "make: $(PYTHON) is $$($(PYTHON) --version 2>&1); this needs Python 3.11 to 3.13:" \
+			"make PYTHON=/path/to/python3.12 setup" >&2; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "make: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu:" \
+			"apt install python3-venv" >&2; exit 1; }
+
+$(RUN_STAMP): pyproject.toml | $(VENV)/pyvenv.cfg
+	@echo "installing what the library needs to run"
+	@$(PIP) install --editable .
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(VENV)/pyvenv.cfg
+	@echo "installing the library and the development tools"
+	@$(PIP) install --editable '.[dev]'
+	@touch $(RUN_STAMP) $@
