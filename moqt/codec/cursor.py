@@ -75,7 +75,9 @@ class Reader:
     def expect_end(self, what: str) -> None:
         """ProtocolViolation when octets are left over."""
         if self.remaining:
-            raise ProtocolViolation(f"{what} leaves {self.remaining} octets over: its length and its fields differ")
+            raise ProtocolViolation(
+                f"{what} leaves {self.remaining} octets over: its length and its fields differ"
+            )
 
 
 class Writer:

@@ -30,19 +30,25 @@ Pair: TypeAlias = tuple[int, int | bytes]
 def check_name(namespace: TrackNamespace, name: bytes = b"") -> None:
     """Misuse when our caller's name breaks draft-22 §2.4.1: 32 fields, none empty, 4096 octets."""
     if len(namespace) > MAX_NAMESPACE_FIELDS:
-        raise Misuse(f"namespace of {len(namespace)} fields: at most {MAX_NAMESPACE_FIELDS} are allowed")
+        raise Misuse(
+            f"namespace of {len(namespace)} fields: at most {MAX_NAMESPACE_FIELDS} are allowed"
+        )
     if not all(namespace):
         raise Misuse("namespace with an empty field: give every field at least one octet")
     total = sum(map(len, namespace)) + len(name)
     if total > MAX_NAME_LENGTH:
-        raise Misuse(f"name of {total} octets: namespace and name may hold {MAX_NAME_LENGTH} together")
+        raise Misuse(
+            f"name of {total} octets: namespace and name may hold {MAX_NAME_LENGTH} together"
+        )
 
 
 def read_namespace(reader: Reader) -> TrackNamespace:
     """A Track Namespace, prefix or suffix (draft-22 §8.7)."""
     count = reader.varint()
     if count > MAX_NAMESPACE_FIELDS:
-        raise ProtocolViolation(f"namespace of {count} fields; at most {MAX_NAMESPACE_FIELDS} are allowed")
+        raise ProtocolViolation(
+            f"namespace of {count} fields; at most {MAX_NAMESPACE_FIELDS} are allowed"
+        )
     left = MAX_NAME_LENGTH
     parts = []
     for _ in range(count):
@@ -117,9 +123,15 @@ def read_pairs(data: BytesLike) -> Iterator[Pair]:
             code += reader.varint()
             if code > MAX_VI64:
                 raise ProtocolViolation("key-value type above 2^64-1")
-            value = reader.length_prefixed(MAX_PAIR_VALUE, f"value of key {code:#x}") if code & 1 else reader.varint()
+            value = (
+                reader.length_prefixed(MAX_PAIR_VALUE, f"value of key {code:#x}")
+                if code & 1
+                else reader.varint()
+            )
         except Incomplete:
-            raise ProtocolViolation(f"key-value pair after type {code:#x} runs past its sequence") from None
+            raise ProtocolViolation(
+                f"key-value pair after type {code:#x} runs past its sequence"
+            ) from None
         yield code, value
 
 
@@ -129,7 +141,9 @@ def write_pairs(pairs: Iterable[Pair]) -> bytes:
     previous = 0
     for code, value in pairs:
         if code < previous:
-            raise Misuse(f"key {code:#x} after {previous:#x}: give key-value pairs in ascending order")
+            raise Misuse(
+                f"key {code:#x} after {previous:#x}: give key-value pairs in ascending order"
+            )
         writer.varint(code - previous)
         previous = code
         if isinstance(value, int):
@@ -140,7 +154,9 @@ def write_pairs(pairs: Iterable[Pair]) -> bytes:
         if not code & 1:
             raise Misuse(f"key {code:#x} is even: its value must be an integer")
         if len(value) > MAX_PAIR_VALUE:
-            raise Misuse(f"value of key {code:#x} has {len(value)} octets: at most {MAX_PAIR_VALUE} are allowed")
+            raise Misuse(
+                f"value of key {code:#x} has {len(value)} octets: at most {MAX_PAIR_VALUE} are allowed"
+            )
         writer.length_prefixed(value)
     if previous > MAX_VI64:
         raise Misuse(f"key {previous:#x} does not fit a vi64")
@@ -209,7 +225,9 @@ class Token:
 
 
 def _token_fault(why: str) -> SessionFault:
-    return SessionFault(SessionCode.KEY_VALUE_FORMATTING_ERROR, f"authorization token cannot be decoded: {why}")
+    return SessionFault(
+        SessionCode.KEY_VALUE_FORMATTING_ERROR, f"authorization token cannot be decoded: {why}"
+    )
 
 
 _LITERAL: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
@@ -241,5 +259,7 @@ def from_text(text: str) -> FullTrackName:
 def _octets(text: str) -> bytes:
     units = _UNITS.findall(text)
     if "".join(units) != text or not all(unit in _OCTET for unit in units):
-        raise Misuse(f"{text!r} is not canonical: write a-z A-Z 0-9 _ as they are, other octets as . and two lowercase hex digits")
+        raise Misuse(
+            f"{text!r} is not canonical: write a-z A-Z 0-9 _ as they are, other octets as . and two lowercase hex digits"
+        )
     return bytes(_OCTET[unit] for unit in units)

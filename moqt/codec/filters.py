@@ -72,7 +72,9 @@ def read_range_filter(kind: RangeFilterType, data: BytesLike) -> RangeFilter:
         place = 0
         while reader.remaining:
             first = place + reader.varint()
-            last = place = first + reader.varint() if reader.remaining else None
+            last = None
+            if reader.remaining:
+                last = place = first + reader.varint()
             spans.append(Span(first, last))
     except Incomplete:
         raise InvalidFilter("its content ends inside a field") from None
@@ -92,13 +94,17 @@ def write_range_filter(value: RangeFilter) -> bytes:
     writer.u8(value.set_id)
     if value.type in _BY_PROPERTY:
         if value.property_type is None or value.property_type & 1:
-            raise Misuse(f"{value.type.name} filter on property {value.property_type}: name an even property type")
+            raise Misuse(
+                f"{value.type.name} filter on property {value.property_type}: name an even property type"
+            )
         writer.varint(value.property_type)
     limit = _MAX_PRIORITY if value.type is RangeFilterType.PRIORITY else MAX_VI64
     place: int | None = 0
     for first, last in value.spans:
         if place is None or not place <= first <= (first if last is None else last) <= limit:
-            raise Misuse(f"{value.type.name} filter {value.spans}: give ascending ranges up to {limit}, open only last")
+            raise Misuse(
+                f"{value.type.name} filter {value.spans}: give ascending ranges up to {limit}, open only last"
+            )
         writer.varint(first - place)
         if last is not None:
             writer.varint(last - first)

@@ -170,7 +170,9 @@ def _write_fill(writer: Writer, fill: Parameters) -> None:
 
 def _range_form(kind: RangeFilterType) -> Form:
     return Form(
-        lambda reader: read_range_filter(kind, reader.length_prefixed(_BODY, f"{kind.name} filter")),
+        lambda reader: read_range_filter(
+            kind, reader.length_prefixed(_BODY, f"{kind.name} filter")
+        ),
         lambda writer, value: writer.length_prefixed(write_range_filter(value)),
     )
 
@@ -194,7 +196,9 @@ _REQUESTS: Final = (
     | Place.SUBSCRIBE_NAMESPACE
     | Place.PUBLISH_NAMESPACE
 )
-_SELECTS: Final = Place.FETCH | Place.SUBSCRIBE | Place.SUBSCRIBE_TRACKS | Place.UPDATE_SUBSCRIPTION | Place.FILL
+_SELECTS: Final = (
+    Place.FETCH | Place.SUBSCRIBE | Place.SUBSCRIBE_TRACKS | Place.UPDATE_SUBSCRIPTION | Place.FILL
+)
 _TIMEOUT: Final = Place.SUBSCRIBE | Place.PUBLISH | Place.UPDATE_SUBSCRIPTION
 _TRACKS: Final = Place.SUBSCRIBE_TRACKS
 
@@ -209,7 +213,11 @@ TABLE: Final = (
         0x08,
         "expires",
         _VARINT,
-        Place.SUBSCRIBE_OK | Place.PUBLISH | Place.OK_PUBLISH | Place.OK_NAMESPACE | Place.OK_UPDATE,
+        Place.SUBSCRIBE_OK
+        | Place.PUBLISH
+        | Place.OK_PUBLISH
+        | Place.OK_NAMESPACE
+        | Place.OK_UPDATE,
         Place.OK_TRACK_STATUS,
     ),
     Row(
@@ -257,7 +265,9 @@ TABLE: Final = (
     Row(0x25, "range_filters", _range_form(RangeFilterType.SUBGROUP), _SELECTS, repeats=True),
     Row(0x26, "range_filters", _range_form(RangeFilterType.OBJECT_ID), _SELECTS, repeats=True),
     Row(0x27, "range_filters", _range_form(RangeFilterType.PRIORITY), _SELECTS, repeats=True),
-    Row(0x28, "range_filters", _range_form(RangeFilterType.OBJECT_PROPERTY), _SELECTS, repeats=True),
+    Row(
+        0x28, "range_filters", _range_form(RangeFilterType.OBJECT_PROPERTY), _SELECTS, repeats=True
+    ),
     Row(
         0x29,
         "range_filters",
@@ -278,7 +288,9 @@ TABLE: Final = (
 _BY_CODE: Final = {row.code: row for row in TABLE}
 #: The same with the form of FILL_PARAMETERS a later draft moves to: a count and no length.
 _BY_CODE_LATER: Final = {
-    code: row._replace(form=Form(_read_fill_without_length, _write_fill)) if row.field == "fill" else row
+    code: row._replace(form=Form(_read_fill_without_length, _write_fill))
+    if row.field == "fill"
+    else row
     for code, row in _BY_CODE.items()
 }
 _FILL_PLACES: Final = next(row.places for row in TABLE if row.field == "fill")
@@ -314,7 +326,9 @@ def _retry(reader: Reader, place: Place) -> Parameters | None:
     return found if found.fill is not None and not reader.remaining else None
 
 
-def _read_list(reader: Reader, place: Place, count: int | None, table: dict[int, Row]) -> Parameters:
+def _read_list(
+    reader: Reader, place: Place, count: int | None, table: dict[int, Row]
+) -> Parameters:
     """``count`` parameters, or as many as there are octets when None."""
     code = seen = 0
     values: dict[str, Any] = {}
@@ -347,7 +361,9 @@ def _allowed(code: int, place: Place, table: dict[int, Row]) -> Row:
     if row is None:
         raise ProtocolViolation(f"parameter {code:#x} is unknown")
     if not (row.places | row.tolerated) & place:
-        raise ProtocolViolation(f"parameter {code:#x} ({row.field}) is not allowed in {place.name or place}")
+        raise ProtocolViolation(
+            f"parameter {code:#x} ({row.field}) is not allowed in {place.name or place}"
+        )
     return row
 
 
@@ -355,7 +371,9 @@ def _check_keys(values: dict[str, Any]) -> None:
     """A filter's (type, SetID, Property Type) must be unique in a message (§3.3.2)."""
     keys = [(f.type, f.set_id, f.property_type) for f in values["range_filters"]]
     if len(set(keys)) < len(keys):
-        values.setdefault("invalid_filter", "two range filters of one type, SetID and property type")
+        values.setdefault(
+            "invalid_filter", "two range filters of one type, SetID and property type"
+        )
 
 
 def write_parameters(writer: Writer, parameters: Parameters, place: Place) -> None:
@@ -365,7 +383,9 @@ def write_parameters(writer: Writer, parameters: Parameters, place: Place) -> No
     previous = 0
     for row, value in found:
         if not row.places & place:
-            raise Misuse(f"parameter {row.field} is not allowed in {place.name or place}: leave it out")
+            raise Misuse(
+                f"parameter {row.field} is not allowed in {place.name or place}: leave it out"
+            )
         writer.varint(row.code - previous)
         previous = row.code
         row.form.write(writer, value)

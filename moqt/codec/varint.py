@@ -16,12 +16,15 @@ MAX_SIZE: Final = 9
 _ONE: Final = tuple(bytes((value,)) for value in range(0x80))
 #: Octets of an encoding, by its first octet.
 _SIZES: Final = tuple(
-    next((n for n in range(1, MAX_SIZE) if not first & (0x80 >> (n - 1))), MAX_SIZE) for first in range(256)
+    next((n for n in range(1, MAX_SIZE) if not first & (0x80 >> (n - 1))), MAX_SIZE)
+    for first in range(256)
 )
 #: The value bits of an encoding, by its size.
 _MASKS: Final = tuple((1 << 7 * n) - 1 if n < MAX_SIZE else MAX_VI64 for n in range(MAX_SIZE + 1))
 #: The length prefix as added to a value, by size.
-_PREFIXES: Final = tuple(((0xFF << (9 - n)) & 0xFF) << 8 * (n - 1) if n > 1 else 0 for n in range(MAX_SIZE + 1))
+_PREFIXES: Final = tuple(
+    ((0xFF << (9 - n)) & 0xFF) << 8 * (n - 1) if n > 1 else 0 for n in range(MAX_SIZE + 1)
+)
 
 
 class Incomplete(MoqtError):
