@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moqt.codec import varint
 from moqt.codec.data import is_subgroup_type
-from moqt.codec.profile import DRAFT_22, Profile
+from moqt.codec.profile import LATEST, Profile
 from moqt.codec.varint import Incomplete
 from moqt.errors import ProtocolViolation
 
@@ -24,7 +24,7 @@ class StreamType(Enum):
     PADDING = auto()
 
 
-def read_stream_type(data: BytesLike, profile: Profile = DRAFT_22) -> StreamType:
+def read_stream_type(data: BytesLike, profile: Profile = LATEST) -> StreamType:
     """What the stream that starts with ``data`` carries; nothing is consumed.
 
     The same octets then go to MessageSplitter (the type belongs to SETUP), SubgroupHeader.decode
@@ -50,7 +50,7 @@ class MessageSplitter:
 
     __slots__ = ("_held", "_messages")
 
-    def __init__(self, profile: Profile = DRAFT_22) -> None:
+    def __init__(self, profile: Profile = LATEST) -> None:
         self._messages = profile.messages
         self._held = bytearray()
 

@@ -1,13 +1,14 @@
-"""Data streams: headers, incremental readers that push into an ObjectSink, and writers (draft-22 §11)."""
+"""Subgroup and fetch streams: headers, readers into an ObjectSink, writers (draft-22 §11)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from moqt.codec import varint
-from moqt.codec.profile import DRAFT_22
+from moqt.codec.profile import LATEST
 from moqt.codec.properties import check_object_properties
+from moqt.codec.records import DEFAULT_LIMITS, ReadLimits, RecordReader
 from moqt.codec.varint import Incomplete
 from moqt.errors import Misuse, ProtocolViolation
 from moqt.model import MAX_VI64, Gap, GapKind, GroupOrder, Location, ObjectHead, ObjectStatus
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 #: The longest stream header: four vi64 and a priority. A session holds no more before it decides.
 MAX_STREAM_HEADER: Final = 4 * varint.MAX_SIZE + 1
-#: The longest object head without its properties: flags, two ids, subgroup, priority, two lengths.
-_MAX_FIXED_HEAD: Final = 6 * varint.MAX_SIZE + 1
 
 #: Type Flags of a subgroup stream (draft-22 §11.3.1).
 _PROPERTIES: Final = 0x01
@@ -46,15 +45,6 @@ _GAP_KINDS: Final = {kind.value: kind for kind in GapKind}
 
 _STATUSES: Final = {status.value: status for status in ObjectStatus}
 _NORMAL: Final = ObjectStatus.NORMAL
-
-
-class ReadLimits(NamedTuple):
-    """What one object head may make us hold. ``properties``: octets of its Properties field."""
-
-    properties: int = 65_535
-
-
-DEFAULT_LIMITS: Final = ReadLimits()
 
 
 def is_subgroup_type(code: int) -> bool:
@@ -108,7 +98,7 @@ class SubgroupHeader:
         return header, at
 
     def subgroup_id(self, data: BytesLike, offset: int) -> int:
-        """The Subgroup ID, read from the first object at ``offset`` if need be; may be Incomplete."""
+        """The Subgroup ID, if need be that of the object at ``offset``; Incomplete when cut."""
         return varint.decode(data, offset)[0] if self.subgroup is None else self.subgroup
 
 
@@ -148,7 +138,7 @@ class FetchHeader:
 
     @classmethod
     def decode(
-        cls, data: BytesLike, offset: int = 0, profile: Profile = DRAFT_22
+        cls, data: BytesLike, offset: int = 0, profile: Profile = LATEST
     ) -> tuple[Self, int]:
         """The header, its stream type included, and the next offset; Incomplete when cut."""
         code, at = varint.decode(data, offset)
@@ -158,127 +148,13 @@ class FetchHeader:
         return cls(request_id), at
 
 
-def encode_fetch_header(header: FetchHeader, profile: Profile = DRAFT_22) -> bytes:
+def encode_fetch_header(header: FetchHeader, profile: Profile = LATEST) -> bytes:
     """Stream type and Request ID."""
     return varint.encode(profile.fetch_stream) + varint.encode(header.request_id)
 
 
-class _ObjectReader:
-    """Cuts a stream after its header into heads and payload views, however its octets arrive.
-
-    Payload views are slices of what was fed. Only a cut head is held: at most its fixed part and
-    ``limits.properties`` octets.
-    """
-
-    __slots__ = ("_held", "_left", "_limits", "_need", "_sink")
-
-    def __init__(self, sink: ObjectSink, limits: ReadLimits) -> None:
-        self._sink = sink
-        self._limits = limits
-        self._left = 0
-        self._held = bytearray()
-        self._need = 0
-
-    def feed(self, view: BytesLike, fin: bool = False) -> None:
-        """The next octets. ProtocolViolation, or MalformedTrack, ends the stream for the reader.
-
-        The sink is then neither finished nor aborted: that is its owner's matter.
-        """
-        size = len(view)
-        left = self._left
-        if left >= size > 0:
-            # The common case by far: a chunk inside one payload.
-            self._left = left - size
-            self._sink.write(view)
-            if left == size:
-                self._sink.end()
-        elif size:
-            self._walk(view if type(view) is memoryview else memoryview(view), size)
-        if fin:
-            if self._left or self._held:
-                raise ProtocolViolation("stream ended inside an object")
-            self._sink.finish()
-
-    def _walk(self, view: memoryview, size: int) -> None:
-        sink = self._sink
-        at = self._left
-        if at:
-            self._left = 0
-            sink.write(view[:at])
-            sink.end()
-        elif self._held:
-            at = self._resume(view, size)
-        while at < size:
-            try:
-                at, left = self._head(view, at)
-            except Incomplete:
-                self._held = bytearray(view[at:])
-                return
-            if not left:
-                continue
-            end = at + left
-            if end > size:
-                self._left = end - size
-                if at < size:
-                    sink.write(view[at:])
-                return
-            sink.write(view[at:end])
-            sink.end()
-            at = end
-
-    def _resume(self, view: memoryview, size: int) -> int:
-        """Complete the held head with the front of ``view``; the offset to go on from."""
-        held = self._held
-        if len(held) + size < self._need:
-            held += view
-            return size
-        take = min(size, max(self._need - len(held), 0) + _MAX_FIXED_HEAD)
-        head = bytes(held) + view[:take]
-        try:
-            at, left = self._head(memoryview(head), 0)
-        except Incomplete:
-            if take < size:
-                # The properties' length has just become known.
-                return self._resume(view, size)
-            self._held = bytearray(head)
-            return size
-        self._held = bytearray()
-        self._need = 0
-        at -= len(held)
-        here = min(left, size - at)
-        if here:
-            self._sink.write(view[at : at + here])
-        self._left = left - here
-        if left and not self._left:
-            self._sink.end()
-        return at + here
-
-    def _properties(self, data: memoryview, at: int, start: int) -> tuple[bytes, int]:
-        """The Properties field at ``at`` of the head that began at ``start``."""
-        length, at = varint.decode(data, at)
-        if not length:
-            return b"", at
-        if length > self._limits.properties:
-            raise ProtocolViolation(
-                f"object properties of {length} octets; at most {self._limits.properties} are taken"
-            )
-        end = at + length
-        if end >= len(data):
-            # A payload length always follows.
-            self._need = end - start + 1
-            raise Incomplete("cut inside object properties")
-        return bytes(data[at:end]), end
-
-    def _head(self, data: memoryview, at: int) -> tuple[int, int]:
-        """Read one record at ``at`` and report it; next offset and payload length.
-
-        Incomplete leaves no trace. An object without payload is ended at once.
-        """
-        raise NotImplementedError
-
-
-class SubgroupReader(_ObjectReader):
-    """Reads a subgroup stream after its header (draft-22 §11.3.1); see ``_ObjectReader.feed``.
+class SubgroupReader(RecordReader):
+    """Reads a subgroup stream after its header (draft-22 §11.3.1); see ``RecordReader.feed``.
 
     ``default_priority`` is the track's, used when the header has none. Raises ProtocolViolation
     and, for properties no object may carry, MalformedTrack.
@@ -341,8 +217,8 @@ def read_status(code: int, properties: bytes) -> ObjectStatus:
     return status
 
 
-class FetchReader(_ObjectReader):
-    """Reads a fetch or fill stream after its header (draft-22 §11.4.1); see ``_ObjectReader.feed``.
+class FetchReader(RecordReader):
+    """Reads a fetch or fill stream after its header (draft-22 §11.4.1); see ``RecordReader.feed``.
 
     ``group_order`` is that of the fetch. Raises ProtocolViolation and MalformedTrack.
     """
@@ -371,18 +247,12 @@ class FetchReader(_ObjectReader):
             delta, at = varint.decode(data, at)
             group = self._moved(delta)
         subgroup, at = self._subgroup_at(flags, data, at)
-        number = self._object + 1
-        if flags & _F_OBJECT:
-            number, at = varint.decode(data, at)
-            if not flags & _F_GROUP:
-                number += self._object
+        number, at = self._object_at(flags, data, at)
         priority, at = self._priority_at(flags, data, at)
         properties = b""
         if flags & _F_PROPERTIES:
             properties, at = self._properties(data, at, start)
         length, at = varint.decode(data, at)
-        if number > MAX_VI64:
-            raise ProtocolViolation("object id above 2^64-1 on a fetch stream")
         if properties:
             check_object_properties(properties, Location(group, number))
         self._group = group
@@ -417,6 +287,17 @@ class FetchReader(_ObjectReader):
                 "fetch record refers to the subgroup of an object that has none"
             )
         return prior + mode - 1, at
+
+    def _object_at(self, flags: int, data: memoryview, at: int) -> tuple[int, int]:
+        number = 1
+        if flags & _F_OBJECT:
+            number, at = varint.decode(data, at)
+            if flags & _F_GROUP:
+                return number, at
+        number += self._object
+        if number > MAX_VI64:
+            raise ProtocolViolation("object id above 2^64-1 on a fetch stream")
+        return number, at
 
     def _priority_at(self, flags: int, data: memoryview, at: int) -> tuple[int, int]:
         if not flags & _F_PRIORITY:
@@ -462,10 +343,11 @@ class SubgroupEncoder:
         length = head.length
         delta = number - self._next
         subgroup = number if self._subgroup is None else self._subgroup
-        if delta < 0 or head.group != self._group or head.subgroup != subgroup:
-            raise Misuse(
-                f"object {head.location} of subgroup {head.subgroup} does not follow on this stream"
-            )
+        if not 0 <= delta <= MAX_VI64 - self._next or (head.group, head.subgroup) != (
+            self._group,
+            subgroup,
+        ):
+            raise Misuse(f"object {head.location} does not follow on this subgroup stream")
         out = varint.encode(delta)
         if self._has_properties:
             out += varint.encode(len(head.properties)) + head.properties
@@ -531,6 +413,8 @@ class FetchEncoder:
 
     def _place(self, group: int, number: int) -> tuple[int, bytes, bytes]:
         """Flags, Group ID Delta and Object ID Delta of what comes next."""
+        if max(group, number) > MAX_VI64:
+            raise Misuse(f"{Location(group, number)} is outside 0 to 2^64-1")
         if self._group < 0:
             return _F_PLACE, varint.encode(group), varint.encode(number)
         step = self._group - group if self._down else group - self._group
@@ -538,7 +422,5 @@ class FetchEncoder:
             return _F_PLACE, varint.encode(step - 1), varint.encode(number)
         ahead = number - self._object
         if step or ahead <= 0:
-            raise Misuse(
-                f"{Location(group, number)} does not come after {Location(self._group, self._object)}"
-            )
+            raise Misuse(f"{Location(group, number)} on a fetch stream after object {self._object}")
         return (0, b"", b"") if ahead == 1 else (_F_OBJECT, b"", varint.encode(ahead))

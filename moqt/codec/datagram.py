@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moqt.codec.cursor import Reader, Writer
-from moqt.codec.data import DEFAULT_LIMITS, ReadLimits, read_status
-from moqt.codec.profile import DRAFT_22, Profile
+from moqt.codec.data import read_status
+from moqt.codec.profile import LATEST, Profile
 from moqt.codec.properties import check_object_properties
+from moqt.codec.records import DEFAULT_LIMITS, ReadLimits
 from moqt.codec.varint import Incomplete
 from moqt.errors import Misuse, ProtocolViolation
 from moqt.model import Location, ObjectHead, ObjectStatus
@@ -55,7 +56,7 @@ class Datagram(NamedTuple):
 
 
 def decode_datagram(
-    data: BytesLike, profile: Profile = DRAFT_22, limits: ReadLimits = DEFAULT_LIMITS
+    data: BytesLike, profile: Profile = LATEST, limits: ReadLimits = DEFAULT_LIMITS
 ) -> Datagram | None:
     """An object datagram, None for padding; ProtocolViolation when malformed (draft-22 §11.2.1).
 

@@ -115,7 +115,7 @@ def write_reason(writer: Writer, reason: str) -> None:
 
 
 def read_pairs(data: BytesLike) -> Iterator[Pair]:
-    """Key-Value-Pairs filling ``data``, in order; ProtocolViolation when malformed (draft-22 §8.3)."""
+    """Key-Value-Pairs filling ``data``; ProtocolViolation when malformed (draft-22 §8.3)."""
     reader = Reader(data)
     code = 0
     while reader.remaining:
@@ -155,7 +155,7 @@ def write_pairs(pairs: Iterable[Pair]) -> bytes:
             raise Misuse(f"key {code:#x} is even: its value must be an integer")
         if len(value) > MAX_PAIR_VALUE:
             raise Misuse(
-                f"value of key {code:#x} has {len(value)} octets: at most {MAX_PAIR_VALUE} are allowed"
+                f"value of key {code:#x} has {len(value)} octets: at most {MAX_PAIR_VALUE} fit"
             )
         writer.length_prefixed(value)
     if previous > MAX_VI64:
@@ -260,6 +260,7 @@ def _octets(text: str) -> bytes:
     units = _UNITS.findall(text)
     if "".join(units) != text or not all(unit in _OCTET for unit in units):
         raise Misuse(
-            f"{text!r} is not canonical: write a-z A-Z 0-9 _ as they are, other octets as . and two lowercase hex digits"
+            f"{text!r} is not canonical: write a-z A-Z 0-9 _ as they are, "
+            "any other octet as . and two lowercase hex digits"
         )
     return bytes(_OCTET[unit] for unit in units)

@@ -95,7 +95,7 @@ def write_range_filter(value: RangeFilter) -> bytes:
     if value.type in _BY_PROPERTY:
         if value.property_type is None or value.property_type & 1:
             raise Misuse(
-                f"{value.type.name} filter on property {value.property_type}: name an even property type"
+                f"{value.type.name} filter on property {value.property_type}: name an even type"
             )
         writer.varint(value.property_type)
     limit = _MAX_PRIORITY if value.type is RangeFilterType.PRIORITY else MAX_VI64
@@ -103,7 +103,8 @@ def write_range_filter(value: RangeFilter) -> bytes:
     for first, last in value.spans:
         if place is None or not place <= first <= (first if last is None else last) <= limit:
             raise Misuse(
-                f"{value.type.name} filter {value.spans}: give ascending ranges up to {limit}, open only last"
+                f"{value.type.name} filter {value.spans}: "
+                f"give ascending ranges up to {limit}, only the last one open"
             )
         writer.varint(first - place)
         if last is not None:

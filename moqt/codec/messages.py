@@ -1,4 +1,4 @@
-"""Control messages: one dataclass each, its fields declared once as their wire form (draft-22 §9)."""
+"""Control messages: one dataclass each, fields declared once with their wire form (draft-22 §9)."""
 
 # No postponed annotations here: the Annotated field types are the wire layout, read at import.
 
@@ -23,8 +23,8 @@ from moqt.codec.fields import (
     write_reason,
 )
 from moqt.codec.params import NO_PARAMETERS, Parameters, Place, Scope
-from moqt.codec.profile import DRAFT_22, MessageKind, Profile
-from moqt.codec.properties import SetupOptions
+from moqt.codec.profile import LATEST, MessageKind, Profile
+from moqt.codec.properties import NO_OPTIONS, SetupOptions
 from moqt.codec.varint import Incomplete
 from moqt.errors import Misuse, ProtocolViolation, RequestCode
 from moqt.model import MAX_NAME_LENGTH, FullTrackName, Location, TrackNamespace
@@ -118,12 +118,12 @@ OPTIONS: Final = _plain(
 class Setup:
     """First message of each control stream (draft-22 §9.1)."""
 
-    options: Annotated[SetupOptions, OPTIONS] = SetupOptions()
+    options: Annotated[SetupOptions, OPTIONS] = NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
 class Goaway:
-    """Move the session, or one request, elsewhere (draft-22 §9.2); ``timeout`` in ms, 0 unstated."""
+    """Move the session, or one request (draft-22 §9.2); ``timeout`` in ms, 0 is unstated."""
 
     uri: Annotated[str, GOAWAY_URI] = ""
     timeout: Annotated[int, VARINT] = 0
@@ -363,8 +363,8 @@ _NAMESPACE_SCOPES: Final = frozenset(
 )
 
 
-def encode_message(message: Message, profile: Profile = DRAFT_22) -> bytes:
-    """Type, length and body; Misuse when a field breaks a limit or the body exceeds 65535 octets."""
+def encode_message(message: Message, profile: Profile = LATEST) -> bytes:
+    """Type, length and body; Misuse when a field, or the body at 65535 octets, breaks a limit."""
     layout = _LAYOUTS[type(message)]
     if isinstance(message, RequestError) and _misplaced_redirect(message):
         raise Misuse("REQUEST_ERROR carries a redirect exactly when its code is REDIRECT")
@@ -458,7 +458,7 @@ def _check_skipped(message: PublishSkipped) -> None:
 
 
 def _checked_ok(message: RequestOk, scope: Scope | None, answers_update: bool | None) -> RequestOk:
-    """Only TRACK_STATUS_OK has properties; §9.3 forgets SUBSCRIBE_TRACKS_OK, so they are ignored."""
+    """Only TRACK_STATUS_OK has properties; §9.3 forgets SUBSCRIBE_TRACKS_OK: ignored there."""
     if scope is None or scope is Scope.TRACK_STATUS:
         return message
     if scope is Scope.SUBSCRIBE_TRACKS and not answers_update:

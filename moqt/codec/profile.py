@@ -80,3 +80,6 @@ DRAFT_22: Final = Profile(
     padding_stream=0x132B3E28,
     padding_datagram=0x132B3E29,
 )
+
+#: What we speak when nobody says otherwise.
+LATEST: Final = DRAFT_22

@@ -93,6 +93,9 @@ class SetupOptions:
         return write_pairs(sorted(pairs, key=_by_code))
 
 
+NO_OPTIONS: Final = SetupOptions()
+
+
 def _by_code(pair: Pair) -> int:
     return pair[0]
 
@@ -126,7 +129,7 @@ class TrackProperties:
 
     @classmethod
     def decode(cls, raw: BytesLike) -> Self:
-        """Look in the list and inside IMMUTABLE_PROPERTIES; of two values the first outer one counts.
+        """Look in the list, then inside IMMUTABLE_PROPERTIES; of two values the first counts.
 
         ProtocolViolation for bad pairs or values, MalformedTrack for a bad immutable list.
         """
