@@ -125,7 +125,7 @@ def test_reset_and_stop():
 
 
 def test_a_stream_reset_before_its_first_octet_is_never_seen():
-    pair, client, server = joined()
+    pair, _client, server = joined()
     stream = pair.client.open(OBJECT, unidirectional=True)
     pair.client.write(stream, b"never")
     pair.client.reset(stream, 1)
@@ -138,7 +138,7 @@ def test_a_stream_reset_before_its_first_octet_is_never_seen():
 
 def test_sources_park_wake_reorder_and_abort():
     pair, client, server = joined()
-    items: list[bytes | None | int] = [b"a", None, b"b"]
+    items: list[bytes | int | None] = [b"a", None, b"b"]
 
     def source():
         while items:
