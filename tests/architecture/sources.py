@@ -11,7 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kvcs", "moqt", "transport")
-TEXT_SUFFIXES = {".py", ".md", ".toml", ".tsv", ".txt", ".cfg", ".yml", ".json", ".sh", ""}
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".tsv", ".txt", ".cfg", ".yml", ".json", ".sh"}
+TEXT_NAMES = {"Makefile", "LICENSE", "run", ".gitignore"}
+FOLDERS = {*PACKAGES, "tests", "docs", "benchmarks", "interop", ".ci"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -60,14 +62,12 @@ def suite_sources() -> tuple[Source, ...]:
 def text_files() -> Iterator[Path]:
     """Every text file of the repository, caches and virtual environments left out."""
     for top in sorted(ROOT.iterdir()):
-        if top.is_file() and top.suffix in TEXT_SUFFIXES:
-            yield top
-        elif top.name in {*PACKAGES, "tests", "docs", "benchmarks", "interop", ".ci"}:
-            yield from (p for p in sorted(top.rglob("*")) if _is_text(p))
+        inside = sorted(top.rglob("*")) if top.name in FOLDERS else [top]
+        yield from (path for path in inside if path.is_file() and _is_text(path))
 
 
 def _is_text(path: Path) -> bool:
-    return path.is_file() and "__pycache__" not in path.parts and path.suffix in TEXT_SUFFIXES
+    return path.suffix in TEXT_SUFFIXES or path.name in TEXT_NAMES
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
