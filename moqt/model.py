@@ -137,6 +137,7 @@ class SubgroupHead(NamedTuple):
     priority: int
     first_object: bool = False
     end_of_group: bool = False
+    has_properties: bool = False
 
 
 class LocationFilterType(IntEnum):
@@ -284,8 +285,16 @@ class TrackSource(Protocol):
         """True when ``largest`` is the track's final object."""
         ...
 
+    def last_within(self, within: LocationRange) -> Location | None:
+        """The last object of the range that a fetch would deliver; None when there is none."""
+        ...
+
     def objects(
-        self, within: LocationRange, order: GroupOrder
+        self, within: LocationRange, order: GroupOrder, wake: Callable[[], None]
     ) -> Iterator[StoredObject | Gap | None]:
-        """Objects of the range in delivery order, status objects left out; None means "not yet"."""
+        """Objects of the range in delivery order, status objects left out.
+
+        None means "not yet": ``wake`` is called when there may be more. ``StreamAbort`` raised
+        inside ends the stream with that code.
+        """
         ...

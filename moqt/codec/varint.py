@@ -58,6 +58,9 @@ def decode(data: BytesLike, offset: int = 0) -> tuple[int, int]:
             return first, offset + 1
         if first < 0xC0:
             return (first & 0x3F) << 8 | data[offset + 1], offset + 2
+        if first < 0xE0:
+            high = (first & 0x1F) << 16
+            return high | data[offset + 1] << 8 | data[offset + 2], offset + 3
     except IndexError:
         raise Incomplete("cut inside a vi64") from None
     length = _SIZES[first]

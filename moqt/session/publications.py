@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from moqt.codec import messages as m
 from moqt.codec.datagram import encode_datagram
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from moqt.errors import MoqtError
     from moqt.model import FullTrackName, ObjectHead, ObjectSink, SubgroupHead, TrackSource
-    from moqt.session.core import Session
+    from moqt.session.context import Context
+    from moqt.session.state import Table
     from transport.api import BytesLike
 
 
@@ -28,14 +29,13 @@ class IncomingSubscribe(IncomingRequest):
     """SUBSCRIBE of the peer; once accepted, the publisher's handle on that subscription.
 
     The source that accepted it calls ``subgroup`` for every subgroup it opens, ``datagram`` for
-    datagram objects and ``done`` at the end. ``on_end`` (given to ``accept``) is called once when
-    the subscriber has gone, so that the source can forget the subscription.
+    datagram objects and ``done`` at the end.
     """
 
-    table = RESPONDER
-    scope = Scope.SUBSCRIPTION
+    table: ClassVar[Table] = RESPONDER
+    scope: ClassVar[Scope | None] = Scope.SUBSCRIPTION
 
-    def __init__(self, session: Session, stream: int) -> None:
+    def __init__(self, session: Context, stream: int) -> None:
         super().__init__(session, stream)
         self.name: FullTrackName
         self.track_alias = 0
@@ -45,7 +45,6 @@ class IncomingSubscribe(IncomingRequest):
         self.within = LocationRange(Location(0, 0), None)
         self.filters = RangeFilters()
         self._source: TrackSource
-        self._on_end: Callable[[], None] | None = None
         self._subgroups: set[SubgroupStream] = set()
         self._fills: set[RangeStream] = set()
         self._stream_count = 0
@@ -56,13 +55,11 @@ class IncomingSubscribe(IncomingRequest):
         self.request_id = message.request_id
         self.name = message.name
         self.parameters = message.parameters
-        self.ask("on_subscribe")
+        self.ask(self.session.handler.on_subscribe)
 
     # -- the source's side -----------------------------------------------------------------------
 
-    def accept(
-        self, source: TrackSource, order: GroupOrder = GroupOrder.ASCENDING, on_end: Callable[[], None] | None = None
-    ) -> None:
+    def accept(self, source: TrackSource, order: GroupOrder = GroupOrder.ASCENDING) -> None:
         """SUBSCRIBE_OK; filters and fill are resolved against one Largest Object (draft-22 §3.4).
 
         ``order`` is the track's DEFAULT_PUBLISHER_GROUP_ORDER.
@@ -71,14 +68,15 @@ class IncomingSubscribe(IncomingRequest):
             return
         wanted = self.parameters
         self._source = source
-        self._on_end = on_end
         self.state = Request.ESTABLISHED
         self.group_order = wanted.group_order or order
         self.filters = RangeFilters(wanted.range_filters)
         self._apply(wanted, source.largest)
         self.track_alias = self.session.allocate_alias()
         properties = b"" if wanted.include_properties is False else source.properties
-        self.send(m.SubscribeOk(self.track_alias, Parameters(largest_object=source.largest), properties))
+        self.send(
+            m.SubscribeOk(self.track_alias, Parameters(largest_object=source.largest), properties)
+        )
         self._fill(self.request_id, wanted, source.largest)
 
     def subgroup(self, key: SubgroupHead) -> ObjectSink:
@@ -109,13 +107,13 @@ class IncomingSubscribe(IncomingRequest):
     # -- streams ---------------------------------------------------------------------------------
 
     def stream_open(self, subgroup: SubgroupStream) -> None:
-        """Count a data stream."""
+        """A data stream will open."""
         self._subgroups.add(subgroup)
-        self._stream_count += 1
 
-    def stream_over(self, subgroup: SubgroupStream) -> None:
-        """It has been finished and sent, or reset."""
+    def stream_over(self, subgroup: SubgroupStream, *, counted: bool) -> None:
+        """It was finished and sent, or reset; ``counted`` when the peer can have seen it."""
         self._subgroups.discard(subgroup)
+        self._stream_count += counted
         self._check_drained()
 
     # -- the subscriber's side -------------------------------------------------------------------
@@ -143,7 +141,7 @@ class IncomingSubscribe(IncomingRequest):
         """The subscriber cancelled, or its session ended: reset everything of this subscription."""
         self.state = Request.CLOSED
         self._abort_streams(StreamCode.CANCELLED)
-        self._ended()
+        self.ended()
 
     def _apply(self, wanted: Parameters, largest: Location | None) -> None:
         if wanted.forward is not None:
@@ -159,55 +157,69 @@ class IncomingSubscribe(IncomingRequest):
         """Steps 2 to 6 of the fill rules (draft-22 §3.4.1)."""
         if wanted.fill is None or not self.forward:
             return
-        place: LocationFilter = wanted.fill.location_filter or self.parameters.location_filter or WHOLE_TRACK
+        place: LocationFilter = (
+            wanted.fill.location_filter or self.parameters.location_filter or WHOLE_TRACK
+        )
         within = place.on_fetch(largest)
         if within is None:
             return
         order = wanted.fill.group_order or self.parameters.group_order or GroupOrder.ASCENDING
-        priority = self.priority if wanted.fill.subscriber_priority is None else wanted.fill.subscriber_priority
-        filters = RangeFilters(wanted.fill.range_filters) if wanted.fill.range_filters else self.filters
+        priority = (
+            self.priority
+            if wanted.fill.subscriber_priority is None
+            else wanted.fill.subscriber_priority
+        )
+        filters = (
+            RangeFilters(wanted.fill.range_filters) if wanted.fill.range_filters else self.filters
+        )
         fill = RangeStream(
-            self.session, request_id, self._source, within, order, priority, filters, self._fill_over
+            self.session,
+            request_id,
+            self._source,
+            within,
+            order,
+            priority,
+            filters,
+            self._fill_over,
         )
         self._fills.add(fill)
-        self._stream_count += 1
 
-    def _fill_over(self, fill: RangeStream) -> None:
+    def _fill_over(self, fill: RangeStream, *, counted: bool) -> None:
         self._fills.discard(fill)
+        self._stream_count += counted
         self._check_drained()
 
     def _abort_streams(self, code: int) -> None:
         for subgroup in tuple(self._subgroups):
             subgroup.abort(code)
-        fills, self._fills = self._fills, set()
-        for fill in fills:
+        for fill in tuple(self._fills):
             fill.cancel(code)
 
     def _check_drained(self) -> None:
-        if self._done is None or self._subgroups or self._fills or self.state is not Request.DRAINING:
+        if (
+            self._done is None
+            or self._subgroups
+            or self._fills
+            or self.state is not Request.DRAINING
+        ):
             return
         self.state = Request.CLOSED
         self.send(m.PublishDone(self._done.status, self._stream_count, self._done.reason), fin=True)
-        self._ended()
-
-    def _ended(self) -> None:
-        callback, self._on_end = self._on_end, None
-        if callback is not None:
-            callback()
+        self.ended()
 
 
 class IncomingTrackStatus(IncomingRequest):
     """TRACK_STATUS of the peer: what a SUBSCRIBE_OK would say, and nothing kept (draft-22 §9.13)."""
 
-    table = STATUS_ANSWERER
-    scope = Scope.TRACK_STATUS
+    table: ClassVar[Table] = STATUS_ANSWERER
+    scope: ClassVar[Scope | None] = Scope.TRACK_STATUS
 
     def start(self, message: m.TrackStatus) -> None:
         """Take the request in and ask the application."""
         self.request_id = message.request_id
         self.name = message.name
         self.parameters = message.parameters
-        self.ask("on_track_status")
+        self.ask(self.session.handler.on_track_status)
 
     def accept(self, source: TrackSource) -> None:
         """Answer from ``source``."""
@@ -221,12 +233,12 @@ class IncomingTrackStatus(IncomingRequest):
 class OutgoingTrackStatus(OutgoingRequest):
     """TRACK_STATUS of ours; ``answer`` gets the REQUEST_OK or the error."""
 
-    table = STATUS_ASKER
-    scope = Scope.TRACK_STATUS
+    table: ClassVar[Table] = STATUS_ASKER
+    scope: ClassVar[Scope | None] = Scope.TRACK_STATUS
 
     def __init__(
         self,
-        session: Session,
+        session: Context,
         name: FullTrackName,
         parameters: Parameters,
         answer: Callable[[m.RequestOk | MoqtError], None],

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from moqt.codec import messages as m
 from moqt.codec.control import MessageSplitter
+from moqt.codec.properties import TrackProperties
 from moqt.errors import (
+    MalformedTrack,
     Misuse,
     ProtocolViolation,
+    RequestCode,
     RequestFailed,
     RequestRefused,
     SessionClosed,
@@ -20,10 +23,14 @@ from moqt.errors import (
 from moqt.session.state import Request, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moqt.codec.messages import Message
     from moqt.codec.params import Parameters, Scope
-    from moqt.errors import MoqtError, RequestCode
-    from moqt.session.core import Session
+    from moqt.errors import MoqtError
+    from moqt.model import FullTrackName, GroupOrder, ObjectSink
+    from moqt.session.context import Context
+    from moqt.session.ports import TrackReceiver
     from transport.api import BytesLike
 
 
@@ -46,7 +53,9 @@ class RequestIds:
     def take(self, value: int) -> None:
         """Accept an id of the peer; raises SessionFault(INVALID_REQUEST_ID) on parity or repetition."""
         if value & 1 != self._peer_parity:
-            raise SessionFault(SessionCode.INVALID_REQUEST_ID, f"request id {value} has the wrong parity")
+            raise SessionFault(
+                SessionCode.INVALID_REQUEST_ID, f"request id {value} has the wrong parity"
+            )
         at = bisect_left(self._beyond, value)
         if value < self._floor or (at < len(self._beyond) and self._beyond[at] == value):
             raise SessionFault(SessionCode.INVALID_REQUEST_ID, f"request id {value} used twice")
@@ -68,7 +77,7 @@ class RequestStream:
     table: ClassVar[Table]
     scope: ClassVar[Scope | None] = None
 
-    def __init__(self, session: Session, stream: int) -> None:
+    def __init__(self, session: Context, stream: int) -> None:
         self.session = session
         self.stream = stream
         self.state = Request.PENDING
@@ -78,15 +87,22 @@ class RequestStream:
         self._goaway_sent = False
         self._goaway_seen = False
 
-    # -- transport events, from Session ----------------------------------------------------------
+    def take_over(self, splitter: MessageSplitter) -> None:
+        """Go on with the splitter that found the first message."""
+        self._splitter = splitter
+
+    # -- transport events ------------------------------------------------------------------------
 
     def data(self, view: BytesLike, fin: bool) -> None:
         """Octets of the peer's direction."""
+        if not self.session.established:
+            self.session.hold(self.stream, self, view, fin)
+            return
         splitter = self._splitter
         if splitter is None:
             return
         for kind, body in splitter.feed(view):
-            self._message(m.decode_message(self.session.profile, kind, body, self.scope))
+            self.message(kind, body)
             if self._splitter is None:  # cancelled by what the message caused
                 return
         if fin:
@@ -168,7 +184,9 @@ class RequestStream:
         self._goaway_sent = True
         self.send(m.Goaway(uri, timeout))
 
-    def _message(self, message: Message) -> None:
+    def message(self, kind: int, body: bytes) -> None:
+        """One whole message of the peer."""
+        message = m.decode_message(self.session.profile, kind, body, self.scope)
         if isinstance(message, m.Goaway):
             if self._goaway_seen:
                 raise ProtocolViolation("second GOAWAY on a request stream")
@@ -178,7 +196,9 @@ class RequestStream:
             return
         step = self.table.get((self.state, type(message)))
         if step is None:
-            raise ProtocolViolation(f"{type(message).__name__} on this request stream in state {self.state.name}")
+            raise ProtocolViolation(
+                f"{type(message).__name__} on this request stream in state {self.state.name}"
+            )
         self.state, method = step
         getattr(self, method)(message)
 
@@ -193,7 +213,7 @@ class RequestStream:
 class OutgoingRequest(RequestStream):
     """A request of ours: opened by its first message."""
 
-    def __init__(self, session: Session, request_id: int) -> None:
+    def __init__(self, session: Context, request_id: int) -> None:
         super().__init__(session, session.open_request())
         self.request_id = request_id
         session.adopt(self.stream, self)
@@ -231,23 +251,80 @@ class OutgoingRequest(RequestStream):
         raise NotImplementedError
 
 
+class TrackRequest(OutgoingRequest):
+    """A request of ours that brings objects: SUBSCRIBE or FETCH."""
+
+    def __init__(self, session: Context, name: FullTrackName, receiver: TrackReceiver) -> None:
+        super().__init__(session, session.ids.allocate())
+        self.name = name
+        self.receiver = receiver
+
+    def fail(self, error: MoqtError) -> None:
+        """End from our side for a reason the application must hear (malformed track, extension)."""
+        if self.state is not Request.CLOSED:
+            self.cancel(
+                StreamCode.MALFORMED_TRACK
+                if isinstance(error, MalformedTrack)
+                else StreamCode.CANCELLED
+            )
+            self.receiver.failed(error)
+
+    def read_properties(self, raw: bytes) -> TrackProperties | None:
+        """Track Properties of the answer; None when they ended the request (draft-22 §3.7)."""
+        try:
+            properties = TrackProperties.decode(raw)
+        except MalformedTrack as fault:
+            self.fail(fault)
+            return None
+        if properties.unknown_mandatory:
+            kinds = ", ".join(hex(kind) for kind in properties.unknown_mandatory)
+            self.fail(
+                RequestFailed(
+                    RequestCode.UNSUPPORTED_EXTENSION,
+                    f"mandatory track property {kinds} not understood",
+                )
+            )
+            return None
+        return properties
+
+    def fetch_order(self, request_id: int) -> GroupOrder | None:
+        """Group order of the fetch stream ``request_id``; None when none is awaited."""
+        raise NotImplementedError
+
+    def open_fetch(self, stream: int, request_id: int) -> ObjectSink:
+        """The fetch stream ``request_id`` starts."""
+        raise NotImplementedError
+
+    def stream_over(self, stream: int, code: int | None) -> None:
+        """A data stream ended: FIN when ``code`` is None, else reset."""
+        raise NotImplementedError
+
+
 class IncomingRequest(RequestStream):
     """A request of the peer, waiting for ``accept`` or ``refuse`` (each role has its ``accept``)."""
 
     request_id: int
     parameters: Parameters
 
+    def __init__(self, session: Context, stream: int) -> None:
+        super().__init__(session, stream)
+        #: Called once when the request is over, whoever ended it, before or after ``accept``.
+        self.on_end: Callable[[], None] | None = None
+
     def refuse(self, code: RequestCode, reason: str = "", retry_after: int | None = None) -> None:
         """REQUEST_ERROR and FIN; ``retry_after`` in ms, None for "do not repeat" (draft-22 §9.4)."""
         if self.state is not Request.PENDING:
             return
         self.state = Request.CLOSED
-        self.send(m.RequestError(code, 0 if retry_after is None else retry_after + 1, reason, None), fin=True)
+        self.send(
+            m.RequestError(code, 0 if retry_after is None else retry_after + 1, reason, None),
+            fin=True,
+        )
 
-    def ask(self, method: str) -> None:
+    def ask(self, method: Callable[[Self], None]) -> None:
         """Hand the request to the application; a RequestRefused it raises is the answer."""
         try:
-            getattr(self.session.handler, method)(self)
+            method(self)
         except RequestRefused as refused:
             self.refuse(refused.code, refused.reason, refused.retry_after)
 
@@ -278,3 +355,10 @@ class IncomingRequest(RequestStream):
 
     def withdrawn(self) -> None:
         """The requester no longer wants it: release what was held for it."""
+        self.ended()
+
+    def ended(self) -> None:
+        """Tell the application, once."""
+        callback, self.on_end = self.on_end, None
+        if callback is not None:
+            callback()

@@ -22,7 +22,12 @@ class Request(Enum):
 
 Table: TypeAlias = dict[tuple[Request, type], tuple[Request, str]]
 
-_PENDING, _OPEN, _DRAINING, _CLOSED = Request.PENDING, Request.ESTABLISHED, Request.DRAINING, Request.CLOSED
+_PENDING, _OPEN, _DRAINING, _CLOSED = (
+    Request.PENDING,
+    Request.ESTABLISHED,
+    Request.DRAINING,
+    Request.CLOSED,
+)
 
 #: SUBSCRIBE as its sender sees it (draft-22 §3.1).
 SUBSCRIBER: Final[Table] = {

@@ -2,140 +2,202 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
-from moqt.codec.data import SubgroupEncoder, encode_subgroup_header
+from moqt.codec.data import SubgroupEncoder, SubgroupHeader, encode_subgroup_header
 from moqt.errors import StreamCode
-from moqt.model import GroupOrder
-from transport.api import SendOrder, Tier
+from moqt.model import GroupOrder, ObjectHead
+from transport.api import Chunk, SendOrder, Tier
+from transport.errors import StreamAbort
 
 if TYPE_CHECKING:
     from moqt.errors import MoqtError
-    from moqt.model import Gap, ObjectHead, SubgroupHead
+    from moqt.model import Gap, SubgroupHead
     from moqt.session.publications import IncomingSubscribe
-    from transport.api import BytesLike
+    from transport.api import BytesLike, ChunkSource
 
 
 class SubgroupStream:
-    """An ObjectSink that writes to the wire; the stream opens with the first object that passes."""
+    """An ObjectSink whose stream opens with the first object that passes.
 
-    __slots__ = ("_cut", "_encoder", "_head", "_key", "_over", "_skipping", "_subscription", "_transport", "stream")
+    What is written waits here as references; the transport pulls it when its turn comes, and only
+    then are pause and filters applied.
+    """
 
-    def __init__(self, subscription: IncomingSubscribe, key: SubgroupHead) -> None:
+    __slots__ = (
+        "_cut",
+        "_finished",
+        "_head",
+        "_items",
+        "_joined_late",
+        "_over",
+        "_parked",
+        "_subscription",
+        "_transport",
+        "stream",
+    )
+
+    def __init__(self, subscription: IncomingSubscribe, head: SubgroupHead) -> None:
         self._subscription = subscription
         self._transport = subscription.session.transport
-        self._key = key
-        self._encoder: SubgroupEncoder | None = None
-        self._head = b""
-        self._skipping = False
-        self._cut = False  # something that belongs on the stream was left out: it must not end with FIN
+        self._head = head
+        self._items: deque[ObjectHead | BytesLike] = deque()
+        self._parked = False
+        self._joined_late = False
+        self._cut = False  # something that belongs here was left out: no FIN (draft-22 §11.3.2)
+        self._finished = False
         self._over = False
         self.stream: int | None = None
 
     # -- ObjectSink ------------------------------------------------------------------------------
 
     def begin(self, head: ObjectHead) -> None:
-        """Write the object's head, unless the subscription does not want it."""
-        subscription = self._subscription
-        if self._over or not subscription.active or not subscription.passes(head):
-            self._skipping = True
-            self._cut = self._cut or not subscription.forward or head.location >= subscription.within.start
+        """An object; opens the stream if it is the first that passes."""
+        if self._over:
             return
-        self._skipping = False
-        if self._encoder is None:
-            self._open(head)
-        if self._encoder is not None:
-            self._head += self._encoder.head(head)
-        if head.length == 0:
-            self._flush()
+        if self.stream is None:
+            if not self._admits(head):
+                self._joined_late = True
+                return
+            self._open()
+        self._items.append(head)
+        self._wake()
 
     def write(self, view: BytesLike) -> None:
-        """Queue payload; the head goes with the first view."""
-        if self._skipping or self._over or self.stream is None:
-            return
-        if self._head:
-            self._transport.write(self.stream, self._head, view)
-            self._head = b""
-        else:
-            self._transport.write(self.stream, view)
+        """Payload of the object begun last."""
+        if self._items or self.stream is not None:
+            self._items.append(view)
+            self._wake()
 
     def end(self) -> None:
         """The object is whole."""
 
     def gap(self, gap: Gap) -> None:
-        """Subgroup streams cannot say so."""
+        """A subgroup stream has no way to say so."""
 
     def finish(self) -> None:
-        """FIN if all that belongs here was sent, else reset (draft-22 §11.3.2)."""
-        if self._over:
-            return
-        if self.stream is None:
-            self._over = True
-        elif self._cut:
-            self.abort(StreamCode.CANCELLED)
-        else:
-            self._over = True
-            self._transport.finish(self.stream)
+        """FIN when everything that belongs here has gone, else reset."""
+        self._finished = True
+        self._wake()
 
     def abort(self, code: int) -> None:
-        """Reset the stream."""
-        already, self._over = self._over, True
-        if self.stream is not None and not (already and self._subscription is None):
+        """Reset the stream; what waits is dropped."""
+        if self._over:
+            return
+        self._over = True
+        self._items.clear()
+        if self.stream is not None:
+            self._close(counted=self._transport.started(self.stream))
             self._transport.reset(self.stream, code)
-            self._close()
 
     # -- stream owner ----------------------------------------------------------------------------
 
-    def data(self, view: object, fin: bool) -> None:
+    def data(self, view: BytesLike, fin: bool) -> None:
         """Never: the stream is ours."""
 
     def reset(self, code: int) -> None:
         """Never: the stream is ours."""
 
     def stop(self, code: int) -> None:
-        """The subscriber wants no more of this stream alone (draft-22 §11.3.2)."""
+        """The subscriber wants no more of this stream alone."""
         self.abort(code)
 
     def sent(self) -> None:
         """FIN has left."""
-        self._close()
+        if not self._over:
+            self._over = True
+            self._close(counted=True)
 
     def closed(self, error: MoqtError) -> None:
         """The session is gone; the subscription hears it by itself."""
         self._over = True
+        self._items.clear()
 
     def reorder(self) -> None:
         """The subscription's priority changed."""
         if self.stream is not None:
             self._transport.reorder(self.stream, self._order())
 
-    def _open(self, head: ObjectHead) -> None:
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _admits(self, head: ObjectHead) -> bool:
+        subscription = self._subscription
+        if not subscription.active:
+            return False
+        if subscription.forward and head.location in subscription.within:
+            return subscription.filters.admit(head)
+        self._cut = self._cut or head.location >= subscription.within.start
+        return False
+
+    def _open(self) -> None:
         session = self._subscription.session
-        has_properties = bool(head.properties)
-        self._encoder = SubgroupEncoder(has_properties=True)
         self.stream = session.transport.open(self._order(), unidirectional=True)
         session.adopt(self.stream, self)
         self._subscription.stream_open(self)
-        self._head = encode_subgroup_header(
-            self._subscription.track_alias,
-            self._key,
-            first_object=self._key.first_object,
-            has_properties=True if has_properties else True,
-        )
+        session.transport.feed(self.stream, self._chunks())
 
-    def _flush(self) -> None:
-        if self._head and self.stream is not None:
-            self._transport.write(self.stream, self._head)
-            self._head = b""
+    def _wake(self) -> None:
+        if self._parked and self.stream is not None:
+            self._parked = False
+            self._transport.wake(self.stream)
+
+    def _chunks(self) -> ChunkSource:
+        items = self._items
+        encoder: SubgroupEncoder | None = None
+        skipping = False
+        while True:
+            if not items:
+                if self._finished:
+                    break
+                self._parked = True
+                yield None
+                continue
+            item = items.popleft()
+            if isinstance(item, ObjectHead):
+                skipping = not self._admits(item)
+                if skipping:
+                    continue
+                prefix = b""
+                if encoder is None:
+                    header = self._header()
+                    encoder = SubgroupEncoder(header)
+                    prefix = encode_subgroup_header(header)
+                views: list[BytesLike] = [prefix + encoder.head(item)]
+                while items and not isinstance(items[0], ObjectHead):
+                    views.append(items.popleft())  # type: ignore[arg-type]
+                yield Chunk(tuple(views))
+            elif not skipping:
+                yield Chunk((item,))
+        if encoder is None or self._cut:
+            self._over = True
+            self._close(counted=encoder is not None)
+            raise StreamAbort(StreamCode.CANCELLED)
+
+    def _header(self) -> SubgroupHeader:
+        head = self._head
+        return SubgroupHeader(
+            self._subscription.track_alias,
+            head.group,
+            head.subgroup,
+            head.priority,
+            head.has_properties,
+            head.end_of_group,
+            head.first_object and not self._joined_late,
+        )
 
     def _order(self) -> SendOrder:
-        subscription = self._subscription
-        group = self._key.group if subscription.group_order is GroupOrder.ASCENDING else -self._key.group
+        subscription, head = self._subscription, self._head
+        group = head.group if subscription.group_order is GroupOrder.ASCENDING else -head.group
         return SendOrder(
-            Tier.OBJECT, subscription.priority, self._key.priority, subscription.request_id, (group, self._key.subgroup)
+            Tier.OBJECT,
+            subscription.priority,
+            head.priority,
+            subscription.request_id,
+            (group, head.subgroup),
         )
 
-    def _close(self) -> None:
+    def _close(self, *, counted: bool) -> None:
         if self.stream is not None:
             self._subscription.session.forget(self.stream)
-            self._subscription.stream_over(self)
+            self._subscription.stream_over(self, counted=counted)

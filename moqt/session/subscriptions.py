@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from moqt.codec import messages as m
 from moqt.codec.params import Parameters, Scope
-from moqt.codec.properties import TrackProperties
-from moqt.errors import (
-    DoneCode,
-    MalformedTrack,
-    Misuse,
-    ProtocolViolation,
-    RequestCode,
-    RequestFailed,
-    StreamCode,
-)
+from moqt.errors import DoneCode, Misuse, ProtocolViolation, StreamCode
 from moqt.model import GroupOrder
-from moqt.session.requests import OutgoingRequest
+from moqt.session.ports import TrackInfo
+from moqt.session.requests import TrackRequest
 from moqt.session.state import SUBSCRIBER, Request
 
 if TYPE_CHECKING:
     from moqt.errors import MoqtError
-    from moqt.model import FullTrackName, ObjectSink, SubgroupHead
-    from moqt.session.core import Session
+    from moqt.model import FullTrackName, Location, ObjectSink, SubgroupHead
+    from moqt.session.context import Context
     from moqt.session.ports import TrackReceiver
+    from moqt.session.state import Table
 
 UNKNOWN_COUNT: Final = (1 << 64) - 1
 
 
-class OutgoingSubscribe(OutgoingRequest):
+class OutgoingSubscribe(TrackRequest):
     """SUBSCRIBE of ours, from the request to the last stream."""
 
-    table = SUBSCRIBER
-    scope = Scope.SUBSCRIPTION
+    table: ClassVar[Table] = SUBSCRIBER
+    scope: ClassVar[Scope | None] = Scope.SUBSCRIPTION
 
-    def __init__(self, session: Session, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver) -> None:
-        super().__init__(session, session.ids.allocate())
-        self.name = name
-        self.receiver = receiver
+    def __init__(
+        self, session: Context, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
+    ) -> None:
+        super().__init__(session, name, receiver)
         self.track_alias: int | None = None
         self.default_priority = 128
         self._group_order = parameters.group_order
@@ -49,6 +42,7 @@ class OutgoingSubscribe(OutgoingRequest):
         self._stream_count = 0
         self._announced_count: int | None = None
         self._done: m.PublishDone | None = None
+        self._parameters = parameters
         self._expect_fill(self.request_id, parameters)
         self.send(m.Subscribe(self.request_id, name, parameters))
 
@@ -77,16 +71,16 @@ class OutgoingSubscribe(OutgoingRequest):
 
     def on_subscribe_ok(self, message: m.SubscribeOk) -> None:
         """Bind the alias; data that came early is delivered now."""
-        properties = TrackProperties.decode(message.properties)
-        if properties.unknown_mandatory:
-            self.fail(RequestFailed(RequestCode.UNSUPPORTED_EXTENSION, "mandatory track property not understood"))
+        properties = self.read_properties(message.properties)
+        if properties is None:
             return
         self.default_priority = properties.default_publisher_priority
         self.track_alias = message.track_alias
-        self.session.streams.check_alias(message.track_alias, self)
-        if message.parameters.largest_object is None:
+        largest = message.parameters.largest_object
+        fill = self._fill_comes(self._parameters, largest)
+        if not fill:
             self._drop_fill(self.request_id)
-        self.receiver.accepted(message)
+        self.receiver.accepted(TrackInfo(properties, largest, fill))
         if self.state is Request.ESTABLISHED:
             self.session.streams.bind(message.track_alias, self)
 
@@ -99,7 +93,7 @@ class OutgoingSubscribe(OutgoingRequest):
         if not self._updates:
             raise ProtocolViolation("REQUEST_OK without an open REQUEST_UPDATE")
         update = self._updates.popleft()
-        if message.parameters.largest_object is None:
+        if not self._fill_comes(update.parameters, message.parameters.largest_object):
             self._drop_fill(update.request_id)
 
     def on_update_error(self, message: m.RequestError) -> None:
@@ -115,14 +109,16 @@ class OutgoingSubscribe(OutgoingRequest):
         """The last message; streams may still be on their way (draft-22 §9.9)."""
         self._done = message
         self._announced_count = message.stream_count
-        self.session.call_at(self.session.now + self.session.config.done_timeout, self._drained)
+        self.session.call_at(
+            self.session.now + self.session.config.done_timeout, self._drain_timeout
+        )
         self._check_drained()
 
     # -- data ------------------------------------------------------------------------------------
 
     def open_subgroup(self, stream: int, key: SubgroupHead) -> ObjectSink:
         """A subgroup stream with our alias starts."""
-        self._count(stream)
+        self.count_stream(stream)
         return self.receiver.open_subgroup(key)
 
     def fetch_order(self, request_id: int) -> GroupOrder | None:
@@ -132,27 +128,20 @@ class OutgoingSubscribe(OutgoingRequest):
     def open_fetch(self, stream: int, request_id: int) -> ObjectSink:
         """The fill stream of ``request_id`` starts."""
         self._drop_fill(request_id)
-        self._count(stream)
+        self.count_stream(stream)
         return self.receiver.open_fetch(request_id)
 
-    def stream_over(self, stream: int) -> None:
-        """A data stream of ours ended, however."""
+    def stream_over(self, stream: int, code: int | None) -> None:
+        """A data stream of ours ended; its sink has heard how."""
         self._streams.discard(stream)
         self._check_drained()
 
     # -- ends ------------------------------------------------------------------------------------
 
-    def fail(self, error: MoqtError) -> None:
-        """End from our side for a reason the application must hear (malformed track, extension)."""
-        if self.state is Request.CLOSED:
-            return
-        self.cancel(StreamCode.MALFORMED_TRACK if isinstance(error, MalformedTrack) else StreamCode.CANCELLED)
-        self.receiver.refused(error)
-
     def failed(self, error: MoqtError) -> None:
         """Over without PUBLISH_DONE."""
         self._release(StreamCode.CANCELLED)
-        self.receiver.refused(error)
+        self.receiver.failed(error)
 
     def _expect_fill(self, request_id: int, parameters: Parameters) -> None:
         if parameters.fill is not None:
@@ -160,21 +149,40 @@ class OutgoingSubscribe(OutgoingRequest):
             self._fills[request_id] = order
             self.session.streams.expect_fetch(request_id, self)
 
+    def _fill_comes(self, parameters: Parameters, largest: Location | None) -> bool:
+        """Whether the publisher opens a fill stream, by the rules it follows (draft-22 §3.4.1)."""
+        if parameters.fill is None or parameters.forward is False:
+            return False
+        place = (
+            parameters.fill.location_filter
+            or parameters.location_filter
+            or self._parameters.location_filter
+        )
+        return largest is not None and (place is None or place.on_fetch(largest) is not None)
+
     def _drop_fill(self, request_id: int) -> None:
         if self._fills.pop(request_id, None) is not None:
             self.session.streams.forget_fetch(request_id)
 
-    def _count(self, stream: int) -> None:
+    def count_stream(self, stream: int) -> None:
+        """A data stream of this subscription is here."""
         self._streams.add(stream)
         self._stream_count += 1
         if self._announced_count is not None and self._stream_count > self._announced_count:
             raise ProtocolViolation("more data streams than PUBLISH_DONE announced")
 
     def _check_drained(self) -> None:
-        if self.state is Request.DRAINING and not self._streams and self._stream_count == self._announced_count:
-            self._drained()
+        if (
+            self.state is Request.DRAINING
+            and not self._streams
+            and self._stream_count == self._announced_count
+        ):
+            self._drained(complete=True)
 
-    def _drained(self) -> None:
+    def _drain_timeout(self) -> None:
+        self._drained(complete=False)
+
+    def _drained(self, *, complete: bool) -> None:
         """All streams are in, or the time for stragglers is over."""
         if self.state is not Request.DRAINING or self._done is None:
             return
@@ -183,7 +191,9 @@ class OutgoingSubscribe(OutgoingRequest):
         self.finish()
         status = self._done.status
         known = status in DoneCode._value2member_map_
-        self.receiver.done(status if known else DoneCode.INTERNAL_ERROR, self._done.reason)
+        self.receiver.done(
+            status if known else DoneCode.INTERNAL_ERROR, self._done.reason, complete
+        )
 
     def _release(self, code: int) -> None:
         for request_id in tuple(self._fills):

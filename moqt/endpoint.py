@@ -1,0 +1,119 @@
+"""The front door: connect to a peer, or serve peers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from moqt.driver import Connection
+from moqt.session.config import SessionConfig
+from moqt.session.ports import Unserved
+from transport.config import ClientTls, QuicOptions, ServerTls
+from transport.endpoint import connect as transport_connect
+from transport.endpoint import serve as transport_serve
+from transport.url import MoqtUrl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.driver import HandlerFactory
+    from moqt.session.ports import RequestHandler
+    from transport.api import TransportSession
+    from transport.endpoint import Listener
+
+
+def unserved(_: Connection) -> RequestHandler:
+    """The handler of an endpoint that only asks."""
+    return Unserved()
+
+
+async def connect(
+    url: str | MoqtUrl,
+    *,
+    handler: HandlerFactory = unserved,
+    tls: ClientTls | None = None,
+    config: SessionConfig | None = None,
+    quic: QuicOptions | None = None,
+) -> Connection:
+    """Open a session to a moqt:// URL and wait for both SETUPs (draft-22 §6.2).
+
+    Raises transport.errors.InvalidUrl, transport.errors.ConnectFailed, moqt.errors.SessionClosed.
+    """
+    place = url if isinstance(url, MoqtUrl) else MoqtUrl.parse(url)
+    settings = replace(
+        config or SessionConfig(), authority=place.authority, path=place.path_and_query
+    )
+    made: list[Connection] = []
+
+    def sink(transport: TransportSession) -> Connection:
+        made.append(Connection(transport, handler, settings))
+        return made[-1]
+
+    await transport_connect(place, sink, tls=tls or ClientTls(), options=quic or QuicOptions())
+    connection = made[-1]
+    await connection.ready()
+    return connection
+
+
+class Server:
+    """A listening endpoint and the connections it has."""
+
+    def __init__(self) -> None:
+        self.connections: set[Connection] = set()
+        self._listener: Listener
+
+    @property
+    def port(self) -> int:
+        """The UDP port it listens on."""
+        return self._listener.port
+
+    def accept(
+        self,
+        transport: TransportSession,
+        handler: HandlerFactory,
+        config: SessionConfig,
+        on_connection: Callable[[Connection], None] | None,
+    ) -> Connection:
+        """A transport session came in."""
+        connection = Connection(transport, handler, config)
+        self.connections.add(connection)
+        connection.when_closed(lambda: self.connections.discard(connection))
+        if on_connection is not None:
+            on_connection(connection)
+        return connection
+
+    def listening(self, listener: Listener) -> None:
+        """The socket is open."""
+        self._listener = listener
+
+    async def close(self, code: int = 0, reason: str = "") -> None:
+        """Close every connection, after what is queued for it, and the socket."""
+        for connection in tuple(self.connections):
+            await connection.close(code, reason)
+        await self._listener.close(code, reason)
+
+
+async def serve(
+    host: str,
+    port: int,
+    *,
+    tls: ServerTls,
+    handler: HandlerFactory = unserved,
+    config: SessionConfig | None = None,
+    quic: QuicOptions | None = None,
+    on_connection: Callable[[Connection], None] | None = None,
+) -> Server:
+    """Listen for sessions; port 0 takes a free one. ``on_connection`` hears of each, before SETUP.
+
+    Raises OSError when the address cannot be bound, transport.errors.TransportError for bad TLS files.
+    """
+    server = Server()
+    settings = config or SessionConfig()
+
+    def sink(transport: TransportSession) -> Connection:
+        return server.accept(transport, handler, settings, on_connection)
+
+    server.listening(
+        await transport_serve(host, port, sink, tls=tls, options=quic or QuicOptions())
+    )
+    return server

@@ -1,0 +1,418 @@
+"""What a producer holds and serves: tracks with their objects, and the catalog of an endpoint."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from moqt.codec.fields import check_name
+from moqt.codec.properties import TrackProperties
+from moqt.errors import DoneCode, Misuse, RequestCode, RequestRefused, StreamCode
+from moqt.model import (
+    FullTrackName,
+    GroupOrder,
+    Location,
+    LocationRange,
+    ObjectHead,
+    ObjectStatus,
+    StoredObject,
+    SubgroupHead,
+)
+from moqt.session.ports import Unserved
+from transport.errors import StreamAbort
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from moqt.driver import Connection
+    from moqt.errors import MoqtError
+    from moqt.model import Gap, ObjectSink, TrackNamespace
+    from moqt.session.fetches import IncomingFetch
+    from moqt.session.namespaces import IncomingSubscribeNamespace, OutgoingPublishNamespace
+    from moqt.session.publications import IncomingSubscribe, IncomingTrackStatus
+    from transport.api import BytesLike
+
+_NO_PROPERTIES: Final = TrackProperties()
+
+
+class Track:
+    """A track of our own: keeps every object it has published, as references, and serves it.
+
+    Payload views must not change while the track lives. A TrackSource.
+    """
+
+    def __init__(self, name: FullTrackName, properties: TrackProperties = _NO_PROPERTIES) -> None:
+        check_name(name.namespace, name.name)
+        self._name = name
+        self._properties = properties.encode()
+        self._order = properties.default_publisher_group_order
+        self._default_priority = properties.default_publisher_priority
+        self._groups: dict[int, list[StoredObject]] = {}
+        self._largest: Location | None = None
+        self._final: Location | None = None
+        self._done: tuple[DoneCode, str] | None = None
+        self._discarded = False
+        self._subscriptions: set[IncomingSubscribe] = set()
+        self._writers: set[SubgroupWriter] = set()
+
+    # -- TrackSource -----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> FullTrackName:
+        """Full Track Name."""
+        return self._name
+
+    @property
+    def properties(self) -> bytes:
+        """Track Properties as octets."""
+        return self._properties
+
+    @property
+    def largest(self) -> Location | None:
+        """Largest Object."""
+        return self._largest
+
+    @property
+    def ended(self) -> bool:
+        """True when an End of Track object has been published."""
+        return self._final is not None
+
+    def last_within(self, within: LocationRange) -> Location | None:
+        """The last object of the range that a fetch would deliver."""
+        for group in sorted(self._groups, reverse=True):
+            if within.start.group <= group and (within.end is None or group <= within.end.group):
+                for stored in reversed(self._groups[group]):
+                    head = stored.head
+                    if head.status is ObjectStatus.NORMAL and head.location in within:
+                        return head.location
+        return None
+
+    def objects(
+        self, within: LocationRange, order: GroupOrder, wake: Callable[[], None]
+    ) -> Iterator[StoredObject | Gap | None]:
+        """Objects of the range, one by one; never "not yet", since all of it is here."""
+        groups = sorted(self._groups)
+        first = bisect_left(groups, within.start.group)
+        last = len(groups) if within.end is None else bisect_right(groups, within.end.group)
+        chosen = groups[first:last]
+        if order is GroupOrder.DESCENDING:
+            chosen.reverse()
+        for group in chosen:
+            for stored in tuple(self._groups.get(group, ())):
+                if self._discarded:
+                    raise StreamAbort(StreamCode.INTERNAL_ERROR)
+                head = stored.head
+                if head.status is ObjectStatus.NORMAL and head.location in within:
+                    yield stored
+
+    # -- producing -------------------------------------------------------------------------------
+
+    def subgroup(
+        self,
+        group: int,
+        subgroup: int = 0,
+        *,
+        priority: int | None = None,
+        has_properties: bool = False,
+    ) -> SubgroupWriter:
+        """Open a subgroup; its objects are written in ascending Object ID."""
+        self._still_open()
+        chosen = self._default_priority if priority is None else priority
+        writer = SubgroupWriter(self, group, subgroup, chosen, has_properties)
+        self._writers.add(writer)
+        for request in self._subscriptions:
+            writer.join(request)
+        return writer
+
+    def end(self, code: DoneCode = DoneCode.TRACK_ENDED, reason: str = "") -> None:
+        """PUBLISH_DONE to every subscriber; FETCH is still served."""
+        if self._done is None:
+            self._done = (code, reason)
+            for writer in tuple(self._writers):
+                writer.abort(StreamCode.CANCELLED)
+            for request in tuple(self._subscriptions):
+                request.done(code, reason)
+
+    def discard(self) -> None:
+        """Let go of every object; running fetches are reset."""
+        self._discarded = True
+        self._groups.clear()
+        for request in tuple(self._subscriptions):
+            request.withdrawn()
+
+    @property
+    def octets(self) -> int:
+        """Payload octets kept."""
+        return sum(stored.head.length for group in self._groups.values() for stored in group)
+
+    # -- serving ---------------------------------------------------------------------------------
+
+    def attach(self, request: IncomingSubscribe) -> None:
+        """Accept a SUBSCRIBE; everything after Largest Object goes to it live."""
+        request.on_end = lambda: self._subscriptions.discard(request)
+        request.accept(self, self._order)
+        if not request.active:
+            return
+        self._subscriptions.add(request)
+        for writer in self._writers:
+            writer.join(request)
+        if self._done is not None:
+            request.done(*self._done)
+
+    def _keep(self, stored: StoredObject) -> None:
+        self._still_open()
+        head = stored.head
+        place = head.location
+        if self._final is not None and place > self._final:
+            raise Misuse(f"object {place} lies beyond the end of the track at {self._final}")
+        kept = self._groups.setdefault(head.group, [])
+        at = bisect_left(kept, place, key=_location)
+        if at < len(kept) and kept[at].head.location == place:
+            raise Misuse(
+                f"object {place} was published before: a Location has one payload for ever"
+            )
+        kept.insert(at, stored)
+        if head.status is ObjectStatus.END_OF_TRACK:
+            self._final = place
+        if self._largest is None or place > self._largest:
+            self._largest = place
+
+    def _writer_over(self, writer: SubgroupWriter) -> None:
+        self._writers.discard(writer)
+
+    def _still_open(self) -> None:
+        if self._done is not None or self._discarded:
+            raise Misuse("the track has ended")
+
+
+def _location(stored: StoredObject) -> Location:
+    return stored.head.location
+
+
+class SubgroupWriter:
+    """One subgroup being produced; written to the store and to every subscription at once."""
+
+    __slots__ = (
+        "_group",
+        "_has_properties",
+        "_last",
+        "_over",
+        "_priority",
+        "_sinks",
+        "_subgroup",
+        "_track",
+    )
+
+    def __init__(
+        self, track: Track, group: int, subgroup: int, priority: int, has_properties: bool
+    ) -> None:
+        self._track = track
+        self._group = group
+        self._subgroup = subgroup
+        self._priority = priority
+        self._has_properties = has_properties
+        self._sinks: list[ObjectSink] = []
+        self._last = -1
+        self._over = False
+
+    def object(
+        self,
+        object_id: int,
+        *views: BytesLike,
+        status: ObjectStatus = ObjectStatus.NORMAL,
+        properties: bytes = b"",
+    ) -> None:
+        """Publish a whole object; ``views`` are its payload, kept as references.
+
+        Raises Misuse when ids do not rise or a status object has a payload (draft-22 §11.1.1).
+        """
+        length = sum(len(view) for view in views)
+        if self._over:
+            raise Misuse("the subgroup is finished")
+        if object_id <= self._last:
+            raise Misuse(f"object {object_id} after {self._last}: ids rise inside a subgroup")
+        if status is not ObjectStatus.NORMAL and (length or properties):
+            raise Misuse("a status object has neither payload nor properties")
+        if properties and not self._has_properties:
+            raise Misuse("open the subgroup with has_properties to publish properties in it")
+        head = ObjectHead(
+            self._group, self._subgroup, object_id, self._priority, length, status, properties
+        )
+        self._track._keep(StoredObject(head, views))  # noqa: SLF001 - the writer is the track's own
+        self._last = object_id
+        for sink in self._sinks:
+            sink.begin(head)
+            for view in views:
+                sink.write(view)
+            sink.end()
+
+    def finish(self) -> None:
+        """All objects of the subgroup have been published."""
+        if not self._over:
+            self._close()
+            for sink in self._sinks:
+                sink.finish()
+
+    def abort(self, code: int) -> None:
+        """Give the subgroup up: subscribers see a reset."""
+        if not self._over:
+            self._close()
+            for sink in self._sinks:
+                sink.abort(code)
+
+    def join(self, request: IncomingSubscribe) -> None:
+        """A subscription takes part from the next object on."""
+        head = SubgroupHead(
+            self._group,
+            self._subgroup,
+            self._priority,
+            first_object=self._last < 0,
+            has_properties=self._has_properties,
+        )
+        self._sinks.append(request.subgroup(head))
+
+    def _close(self) -> None:
+        self._over = True
+        self._track._writer_over(self)  # noqa: SLF001 - the writer is the track's own
+
+
+@dataclass(frozen=True, slots=True)
+class ServingLimits:
+    """What one subscriber may ask of a publisher at once."""
+
+    #: Fetches one session may have open (draft KVCS: bound concurrent fetches per subscriber).
+    fetches: int = 64
+    #: Milliseconds a refused subscriber is told to wait.
+    retry_after: int = 500
+
+
+class Catalog:
+    """The tracks and namespaces of one endpoint, served on every connection it is given to."""
+
+    def __init__(self, limits: ServingLimits = ServingLimits()) -> None:  # noqa: B008 - frozen
+        self._limits = limits
+        self._tracks: dict[FullTrackName, Track] = {}
+        self._namespaces: dict[TrackNamespace, None] = {}
+        self._interests: set[IncomingSubscribeNamespace] = set()
+        self._announced: dict[Connection, dict[TrackNamespace, OutgoingPublishNamespace]] = {}
+
+    def add(self, track: Track) -> Track:
+        """Serve ``track`` from now on."""
+        if track.name in self._tracks:
+            raise Misuse("a track of that name is served already")
+        self._tracks[track.name] = track
+        return track
+
+    def remove(self, track: Track) -> None:
+        """Serve it no longer and let its objects go."""
+        self._tracks.pop(track.name, None)
+        track.discard()
+
+    def track(self, name: FullTrackName) -> Track:
+        """The track of that name; raises RequestRefused(DOES_NOT_EXIST)."""
+        found = self._tracks.get(name)
+        if found is None:
+            raise RequestRefused(RequestCode.DOES_NOT_EXIST, "no such track")
+        return found
+
+    def announce(self, namespace: TrackNamespace) -> None:
+        """Tell everyone who asked, and every connection in ``announce_on``."""
+        self._namespaces[namespace] = None
+        for interest in self._interests:
+            if interest.matches(namespace):
+                interest.found(namespace)
+        for connection, sent in self._announced.items():
+            self._announce(connection, sent, namespace)
+
+    def withdraw(self, namespace: TrackNamespace) -> None:
+        """The opposite of ``announce``."""
+        self._namespaces.pop(namespace, None)
+        for interest in self._interests:
+            if interest.matches(namespace):
+                interest.gone(namespace)
+        for sent in self._announced.values():
+            request = sent.pop(namespace, None)
+            if request is not None:
+                request.cancel()
+
+    def announce_on(self, connection: Connection) -> None:
+        """Send PUBLISH_NAMESPACE on ``connection`` for all namespaces, now and later.
+
+        For connections that we dialled: relays, and consumers that listen.
+        """
+        sent = self._announced.setdefault(connection, {})
+        for namespace in self._namespaces:
+            self._announce(connection, sent, namespace)
+
+    def handler(self, connection: Connection) -> CatalogHandler:
+        """The RequestHandler of one connection."""
+        return CatalogHandler(self, connection, self._limits)
+
+    def interested(self, request: IncomingSubscribeNamespace) -> None:
+        """Answer a SUBSCRIBE_NAMESPACE and keep it informed."""
+        request.on_end = lambda: self._interests.discard(request)
+        request.accept()
+        self._interests.add(request)
+        for namespace in self._namespaces:
+            if request.matches(namespace):
+                request.found(namespace)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+        self._announced.pop(connection, None)
+
+    @staticmethod
+    def _announce(
+        connection: Connection,
+        sent: dict[TrackNamespace, OutgoingPublishNamespace],
+        namespace: TrackNamespace,
+    ) -> None:
+        def answered(error: MoqtError | None) -> None:
+            if error is not None:
+                sent.pop(namespace, None)
+
+        if connection.is_open and namespace not in sent:
+            sent[namespace] = connection.publish_namespace(namespace, answered)
+
+
+class CatalogHandler(Unserved):
+    """Serves a Catalog on one connection; counts what this peer has open."""
+
+    def __init__(self, catalog: Catalog, connection: Connection, limits: ServingLimits) -> None:
+        self._catalog = catalog
+        self._connection = connection
+        self._limits = limits
+        self._fetches = 0
+
+    def on_subscribe(self, request: IncomingSubscribe) -> None:
+        """Live from the track."""
+        self._catalog.track(request.name).attach(request)
+
+    def on_fetch(self, request: IncomingFetch) -> None:
+        """Past objects, within the limit of concurrent fetches."""
+        track = self._catalog.track(request.name)
+        if self._fetches >= self._limits.fetches:
+            raise RequestRefused(
+                RequestCode.EXCESSIVE_LOAD,
+                f"{self._fetches} fetches are open",
+                self._limits.retry_after,
+            )
+        request.accept(track)
+        self._fetches += 1
+        request.on_end = self._fetch_over
+
+    def on_track_status(self, request: IncomingTrackStatus) -> None:
+        """What SUBSCRIBE_OK would say."""
+        request.accept(self._catalog.track(request.name))
+
+    def on_subscribe_namespace(self, request: IncomingSubscribeNamespace) -> None:
+        """Our namespaces under the prefix."""
+        self._catalog.interested(request)
+
+    def on_closed(self, code: int, reason: str) -> None:
+        """Forget the connection."""
+        self._catalog.forget(self._connection)
+
+    def _fetch_over(self) -> None:
+        self._fetches -= 1

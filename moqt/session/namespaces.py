@@ -1,0 +1,226 @@
+"""PUBLISH_NAMESPACE and SUBSCRIBE_NAMESPACE at both ends (draft-22 §4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from moqt.codec import messages as m
+from moqt.codec.fields import check_name
+from moqt.codec.params import Scope
+from moqt.errors import Misuse, ProtocolViolation, RequestCode, RequestRefused
+from moqt.session.requests import IncomingRequest, OutgoingRequest
+from moqt.session.state import ANNOUNCER, INTERESTED, RESPONDER, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.codec.params import Parameters
+    from moqt.errors import MoqtError, SessionClosed
+    from moqt.model import TrackNamespace
+    from moqt.session.context import Context
+    from moqt.session.ports import NamespaceListener
+    from moqt.session.state import Table
+
+
+class OutgoingPublishNamespace(OutgoingRequest):
+    """An announcement of ours; ``cancel`` withdraws it.
+
+    ``answer`` is called with None when the peer accepts, and with the error when it refuses or
+    later revokes.
+    """
+
+    table: ClassVar[Table] = ANNOUNCER
+    scope: ClassVar[Scope | None] = Scope.PUBLISH_NAMESPACE
+
+    def __init__(
+        self,
+        context: Context,
+        namespace: TrackNamespace,
+        parameters: Parameters,
+        answer: Callable[[MoqtError | None], None],
+    ) -> None:
+        super().__init__(context, context.ids.allocate())
+        self.namespace = namespace
+        self._answer = answer
+        self.send(m.PublishNamespace(self.request_id, namespace, parameters))
+
+    def on_ok(self, message: m.RequestOk) -> None:
+        """Accepted."""
+        self._answer(None)
+
+    def on_update_ok(self, message: m.RequestOk) -> None:
+        """We send no updates here."""
+        raise ProtocolViolation("second answer to PUBLISH_NAMESPACE")
+
+    def on_error(self, message: m.RequestError) -> None:
+        """Refused."""
+        self._answer(self.failure(message))
+        self.finish()
+
+    def failed(self, error: MoqtError) -> None:
+        """Revoked, or the session is gone."""
+        self._answer(error)
+
+
+class IncomingPublishNamespace(IncomingRequest):
+    """The peer has tracks under ``namespace``; in force until ``on_end``."""
+
+    table: ClassVar[Table] = RESPONDER
+    scope: ClassVar[Scope | None] = Scope.PUBLISH_NAMESPACE
+    namespace: TrackNamespace
+
+    def start(self, message: m.PublishNamespace) -> None:
+        """Take the request in and ask the application."""
+        self.request_id = message.request_id
+        self.namespace = message.namespace
+        self.parameters = message.parameters
+        self.ask(self.session.handler.on_publish_namespace)
+
+    def accept(self) -> None:
+        """REQUEST_OK."""
+        if self.state is Request.PENDING:
+            self.state = Request.ESTABLISHED
+            self.send(m.RequestOk())
+
+    def revoke(self, code: int) -> None:
+        """Take the acceptance back (draft-22 §4.1)."""
+        if self.state is Request.ESTABLISHED:
+            self.abandon(code)
+            self.ended()
+
+
+class OutgoingSubscribeNamespace(OutgoingRequest):
+    """An interest of ours; ``cancel`` ends it."""
+
+    table: ClassVar[Table] = INTERESTED
+    scope: ClassVar[Scope | None] = Scope.SUBSCRIBE_NAMESPACE
+
+    def __init__(
+        self,
+        context: Context,
+        prefix: TrackNamespace,
+        parameters: Parameters,
+        listener: NamespaceListener,
+    ) -> None:
+        super().__init__(context, context.ids.allocate())
+        self.prefix = prefix
+        self._listener = listener
+        self._known: set[TrackNamespace] = set()
+        self.send(m.SubscribeNamespace(self.request_id, prefix, parameters))
+
+    def on_ok(self, message: m.RequestOk) -> None:
+        """NAMESPACE messages follow."""
+        self._listener.accepted()
+
+    def on_update_ok(self, message: m.RequestOk) -> None:
+        """We send no updates here."""
+        raise ProtocolViolation("second answer to SUBSCRIBE_NAMESPACE")
+
+    def on_error(self, message: m.RequestError) -> None:
+        """Refused."""
+        self._listener.ended(self.failure(message))
+        self.finish()
+
+    def on_namespace(self, message: m.Namespace) -> None:
+        """A namespace under the prefix; said twice it is still one."""
+        namespace = self._whole(message.suffix)
+        if namespace not in self._known:
+            self._known.add(namespace)
+            self._listener.found(namespace)
+
+    def on_namespace_done(self, message: m.NamespaceDone) -> None:
+        """It is gone; before its NAMESPACE that is a violation (draft-22 §9.17)."""
+        namespace = self._whole(message.suffix)
+        if namespace not in self._known:
+            raise ProtocolViolation("NAMESPACE_DONE before NAMESPACE")
+        self._known.discard(namespace)
+        self._listener.gone(namespace)
+
+    def peer_finished(self) -> None:
+        """FIN counts as NAMESPACE_DONE for all (draft-22 §4.2)."""
+        if self.state is Request.ESTABLISHED:
+            self.state = Request.CLOSED
+            self._listener.ended(None)
+        super().peer_finished()
+
+    def failed(self, error: MoqtError) -> None:
+        """Reset by the peer, or the session is gone."""
+        self._listener.ended(error)
+
+    def _whole(self, suffix: TrackNamespace) -> TrackNamespace:
+        whole = self.prefix + suffix
+        try:
+            check_name(whole)
+        except Misuse as fault:
+            raise ProtocolViolation(str(fault)) from None
+        return whole
+
+
+class IncomingSubscribeNamespace(IncomingRequest):
+    """The peer wants to hear of namespaces under ``prefix``; in force until ``on_end``."""
+
+    table: ClassVar[Table] = RESPONDER
+    scope: ClassVar[Scope | None] = Scope.SUBSCRIBE_NAMESPACE
+    prefix: TrackNamespace
+
+    def start(self, message: m.SubscribeNamespace) -> None:
+        """Check the overlap rule, then ask the application."""
+        self.request_id = message.request_id
+        self.prefix = message.prefix
+        self.parameters = message.parameters
+        self._told: set[TrackNamespace] = set()
+        for other in self.session.interests:
+            shorter = min(len(other), len(self.prefix))
+            if other[:shorter] == self.prefix[:shorter]:
+                self.refuse(
+                    RequestCode.PREFIX_OVERLAP, "overlaps a SUBSCRIBE_NAMESPACE of this session"
+                )
+                return
+        self.ask(self.session.handler.on_subscribe_namespace)
+
+    def accept(self) -> None:
+        """REQUEST_OK; report what is known with ``found`` at once (draft-22 §4.2)."""
+        if self.state is Request.PENDING:
+            self.state = Request.ESTABLISHED
+            self.session.interests.add(self.prefix)
+            self.send(m.RequestOk())
+
+    def found(self, namespace: TrackNamespace) -> None:
+        """NAMESPACE, once per namespace."""
+        if self.state is Request.ESTABLISHED and namespace not in self._told:
+            self._told.add(namespace)
+            self.send(m.Namespace(self._suffix(namespace)))
+
+    def gone(self, namespace: TrackNamespace) -> None:
+        """NAMESPACE_DONE, only after NAMESPACE."""
+        if self.state is Request.ESTABLISHED and namespace in self._told:
+            self._told.discard(namespace)
+            self.send(m.NamespaceDone(self._suffix(namespace)))
+
+    def matches(self, namespace: TrackNamespace) -> bool:
+        """True when ``namespace`` lies under the prefix."""
+        return namespace[: len(self.prefix)] == self.prefix
+
+    def update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
+        """A changed prefix is not served yet; anything else needs no action."""
+        if refusal is None and message.parameters.track_namespace_prefix is not None:
+            refusal = RequestRefused(
+                RequestCode.NOT_SUPPORTED, "the prefix of this request cannot be changed"
+            )
+        super().update(message, refusal)
+        if refusal is not None:
+            self.ended()
+
+    def ended(self) -> None:
+        """Free the prefix."""
+        self.session.interests.discard(self.prefix)
+        super().ended()
+
+    def session_closed(self, error: SessionClosed) -> None:
+        """The subscriber is gone."""
+        self.ended()
+
+    def _suffix(self, namespace: TrackNamespace) -> TrackNamespace:
+        if not self.matches(namespace):
+            raise Misuse("the namespace is not under the subscribed prefix")
+        return namespace[len(self.prefix) :]
