@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import logging
 import os
 from collections.abc import Generator
 
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("dev", max_examples=50, deadline=None)
+# How fast a machine is decides no test: neither a deadline nor the check for slow generation.
 settings.register_profile(
-    "ci",
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    "dev", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "ci", settings.get_profile("dev"), max_examples=100, derandomize=True, print_blob=True
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
@@ -53,7 +51,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     """After its fixtures are gone, fail a test that left an error in an event loop."""
     yield
-    if inspect.iscoroutinefunction(getattr(item, "obj", None)):
+    if pytest_asyncio.is_async_test(item):
         gc.collect()  # a task is reported only when it dies, and a cycle may keep it
     left, BACKGROUND.seen = BACKGROUND.seen, []
     if left:
