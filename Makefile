@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-CODE := kvcs moqt transport tests
+CODE := kvcs moqt transport tests $(patsubst %/,%,$(wildcard benchmarks/ interop/))
 RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
@@ -44,8 +44,9 @@ test: $(DEV_STAMP) ## all tests; make test ARGS="-k fetch" runs some
 cover: $(DEV_STAMP) ## all tests, with branch coverage
 	$(BIN)/pytest --cov --cov-report=term $(ARGS)
 
-bench: $(DEV_STAMP) ## measure throughput and latency on this machine
-	$(PY) -m benchmarks $(ARGS)
+bench: $(DEV_STAMP) ## run every file of benchmarks/ on this machine
+	@set -e; for file in benchmarks/[a-z]*.py; do \
+		echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) $(ARGS); done
 
 conformance: $(DEV_STAMP) ## write docs/conformance.md from the tests' rule markers
 	$(PY) -m tests.conformance.report

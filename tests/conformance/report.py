@@ -84,7 +84,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 def collect(files: Iterable[Path] | None = None) -> dict[str, list[str]]:
     """Rule id to the node ids (``file::function``, ``file::Class::method``) that carry it."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in files if files is not None else sorted((ROOT / "tests").rglob("test_*.py")):
+    for path in files if files is not None else sorted((ROOT / "tests").rglob("*.py")):
         name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
         for rule, test in markers(name, ast.parse(path.read_text("utf-8"), name)):
             if test not in found[rule]:
