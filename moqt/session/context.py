@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final, Protocol
 
-from moqt.codec.profile import DRAFT_22, Profile
+from moqt.codec.profile import LATEST, Profile
 from moqt.codec.properties import SetupOptions
 from moqt.errors import Misuse, ProtocolViolation, RequestCode, RequestRefused, StreamCode
 from moqt.session.filters import RangeFilters
@@ -59,7 +59,7 @@ class Context:
         transport: TransportSession,
         handler: RequestHandler,
         config: SessionConfig,
-        profile: Profile = DRAFT_22,
+        profile: Profile = LATEST,
     ) -> None:
         self.transport = transport
         self.handler = handler
@@ -163,7 +163,7 @@ class Context:
     def check_goaway_uri(self, uri: str) -> None:
         """What we may send (draft-22 §9.2)."""
         if self.transport.is_client and uri:
-            raise Misuse("a client's GOAWAY carries no URI (draft-22 §9.2)")
+            raise Misuse("a client's GOAWAY carries no URI (§9.2)")
         if len(uri.encode()) > MAX_GOAWAY_URI:
             raise Misuse(f"a GOAWAY URI has at most {MAX_GOAWAY_URI} octets")
 

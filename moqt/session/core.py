@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from moqt.codec import messages as m
 from moqt.codec.control import MessageSplitter
 from moqt.codec.datagram import decode_datagram
-from moqt.codec.profile import DRAFT_22, Profile
+from moqt.codec.profile import LATEST, Profile
 from moqt.codec.properties import SetupOptions
 from moqt.errors import (
     MalformedTrack,
@@ -95,7 +95,7 @@ class Session:
         transport: TransportSession,
         handler: RequestHandler,
         config: SessionConfig,
-        profile: Profile = DRAFT_22,
+        profile: Profile = LATEST,
     ) -> None:
         self._context = Context(transport, handler, config, profile)
         self._transport = transport
@@ -267,7 +267,7 @@ class Session:
     def goaway(self, uri: str = "", timeout: int = 0) -> None:
         """Say that the session will end soon; ``timeout`` in ms (draft-22 §9.2)."""
         if self._goaway_sent:
-            raise Misuse("a session sends one GOAWAY on its control stream (draft-22 §9.2)")
+            raise Misuse("a session sends one GOAWAY on its control stream (§9.2)")
         self._context.check_goaway_uri(uri)
         self._goaway_sent = True
         self._transport.write(
@@ -318,7 +318,7 @@ class Session:
             raise SessionClosed(0, "the session is closed")
         if self._goaway_seen:
             raise Misuse(
-                "the peer sent GOAWAY: open new requests on the session it names (draft-22 §6.6.1)"
+                "the peer sent GOAWAY: open new requests on the session it names (§6.6.1)"
             )
 
     def _guard(self, call: Callable[..., None], *arguments: int) -> None:

@@ -53,7 +53,7 @@ class OutgoingSubscribe(TrackRequest):
         if self.state is not Request.ESTABLISHED:
             raise Misuse("only an established subscription can be updated")
         if parameters.group_order is not None:
-            raise Misuse("GROUP_ORDER is fixed for the life of a subscription (draft-22 §9.5)")
+            raise Misuse("GROUP_ORDER is fixed for the life of a subscription (§9.5)")
         limit = self.session.peer_options.max_request_updates
         if limit and len(self._updates) >= limit:
             raise Misuse(f"the peer takes {limit} unanswered updates a request, all are in use")
