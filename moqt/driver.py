@@ -32,8 +32,77 @@ _FLUSH_STEP: Final = 0.005
 CLOSE_TIMEOUT: Final = 2.0
 
 
+class Door:
+    """The TransportSink of one connection: every event enters the Session here, with its time."""
+
+    def __init__(self, session: Session, on_ready: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
+        self._session = session
+        self._on_ready: Callable[[], None] | None = on_ready
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed: float | None = None
+        #: How the session ended.
+        self.end: asyncio.Future[SessionClosed] = self._loop.create_future()
+
+    def connected(self) -> None:
+        """The handshake is complete."""
+        self._session.connected(self._time())
+        self._arm()
+
+    def stream_opened(self, stream: int, unidirectional: bool) -> None:
+        """A stream of the peer."""
+        self._session.stream_opened(self._time(), stream, unidirectional)
+
+    def stream_data(self, stream: int, data: BytesLike, fin: bool) -> None:
+        """Octets of a stream."""
+        session = self._session
+        session.stream_data(self._time(), stream, data, fin)
+        if session.next_deadline() != self._armed:
+            self._arm()
+        if self._on_ready is not None and session.established:
+            on_ready, self._on_ready = self._on_ready, None
+            on_ready()
+
+    def stream_reset(self, stream: int, code: int) -> None:
+        """RESET_STREAM."""
+        self._session.stream_reset(self._time(), stream, code)
+
+    def stop_sending(self, stream: int, code: int) -> None:
+        """STOP_SENDING."""
+        self._session.stop_sending(self._time(), stream, code)
+
+    def stream_sent(self, stream: int) -> None:
+        """A FIN of ours has been handed down."""
+        self._session.stream_sent(self._time(), stream)
+
+    def datagram(self, data: bytes) -> None:
+        """A datagram."""
+        self._session.datagram(self._time(), data)
+
+    def closed(self, code: int, reason: str, remote: bool) -> None:
+        """The transport session is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.end.done():
+            self.end.set_result(SessionClosed(code, reason))
+            self._session.transport_closed(self._time(), code, reason)
+
+    def _arm(self) -> None:
+        due = self._session.next_deadline()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed = due
+        self._timer = None if due is None else self._loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._session.tick(self._time())
+        self._arm()
+
+
 class Connection:
-    """One MOQT session as an application holds it; also the sink of its transport session.
+    """One MOQT session as an application holds it.
 
     Requests go out at once and report through the receiver or listener given with them.
     """
@@ -45,58 +114,10 @@ class Connection:
         self._transport = transport
         self._handler = handler(self)
         self._session = Session(transport, self._handler, config)
-        self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._closed: asyncio.Future[SessionClosed] = self._loop.create_future()
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed: float | None = None
-
-    # -- TransportSink ---------------------------------------------------------------------------
-
-    def connected(self) -> None:
-        """The handshake is complete."""
-        self._session.connected(self._loop.time())
-        self._arm()
-
-    def stream_opened(self, stream: int, unidirectional: bool) -> None:
-        """A stream of the peer."""
-        self._session.stream_opened(self._loop.time(), stream, unidirectional)
-
-    def stream_data(self, stream: int, data: BytesLike, fin: bool) -> None:
-        """Octets of a stream."""
-        session = self._session
-        session.stream_data(self._loop.time(), stream, data, fin)
-        if session.next_deadline() != self._armed:
-            self._arm()
-        if session.established and not self._ready.done():
-            self._ready.set_result(None)
-
-    def stream_reset(self, stream: int, code: int) -> None:
-        """RESET_STREAM."""
-        self._session.stream_reset(self._loop.time(), stream, code)
-
-    def stop_sending(self, stream: int, code: int) -> None:
-        """STOP_SENDING."""
-        self._session.stop_sending(self._loop.time(), stream, code)
-
-    def stream_sent(self, stream: int) -> None:
-        """A FIN of ours has been handed down."""
-        self._session.stream_sent(self._loop.time(), stream)
-
-    def datagram(self, data: bytes) -> None:
-        """A datagram."""
-        self._session.datagram(self._loop.time(), data)
-
-    def closed(self, code: int, reason: str, remote: bool) -> None:
-        """The transport session is over."""
-        if self._timer is not None:
-            self._timer.cancel()
-        error = SessionClosed(code, reason)
-        if not self._closed.done():
-            self._closed.set_result(error)
-        if not self._ready.done():
-            self._ready.set_exception(error)
-            self._ready.exception()  # nobody may be waiting
-        self._session.transport_closed(self._loop.time(), code, reason)
+        self._ready = asyncio.Event()
+        #: What the transport session reports to.
+        self.sink = Door(self._session, self._ready.set)
+        self.when_closed(self._ready.set)
 
     # -- application -----------------------------------------------------------------------------
 
@@ -118,19 +139,21 @@ class Connection:
     @property
     def is_open(self) -> bool:
         """True until the session ends."""
-        return not self._closed.done()
+        return not self.sink.end.done()
 
     def when_closed(self, callback: Callable[[], None]) -> None:
         """Call back once the session has ended."""
-        self._closed.add_done_callback(lambda _: callback())
+        self.sink.end.add_done_callback(lambda _: callback())
 
     async def ready(self) -> None:
         """Wait for both SETUPs; raises SessionClosed."""
-        await asyncio.shield(self._ready)
+        await self._ready.wait()
+        if not self.is_open:
+            raise self.sink.end.result()
 
     async def wait_closed(self) -> SessionClosed:
         """Wait for the end of the session and say how it ended."""
-        return await asyncio.shield(self._closed)
+        return await asyncio.shield(self.sink.end)
 
     async def close(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
         """Deliver what is queued, as far as the peer takes it within CLOSE_TIMEOUT, then close."""
@@ -142,7 +165,7 @@ class Connection:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self.wait_closed()
         except TimeoutError:
-            self.closed(code, reason, False)
+            self.sink.closed(code, reason, False)
 
     def subscribe(
         self,
@@ -202,16 +225,3 @@ class Connection:
     def goaway(self, uri: str = "", timeout: int = 0) -> None:
         """GOAWAY on the control stream; ``timeout`` in ms."""
         self._session.goaway(uri, timeout)
-
-    # -- timer -----------------------------------------------------------------------------------
-
-    def _arm(self) -> None:
-        due = self._session.next_deadline()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._armed = due
-        self._timer = None if due is None else self._loop.call_at(due, self._tick)
-
-    def _tick(self) -> None:
-        self._session.tick(self._loop.time())
-        self._arm()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moqt.driver import Connection
+from moqt.driver import Connection, Door
 from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
 from transport.config import ClientTls, QuicOptions, ServerTls
@@ -45,9 +45,9 @@ async def connect(
     )
     made: list[Connection] = []
 
-    def sink(transport: TransportSession) -> Connection:
+    def sink(transport: TransportSession) -> Door:
         made.append(Connection(transport, handler, settings))
-        return made[-1]
+        return made[-1].sink
 
     await transport_connect(place, sink, tls=tls or ClientTls(), options=quic or QuicOptions())
     connection = made[-1]
@@ -110,8 +110,8 @@ async def serve(
     server = Server()
     settings = config or SessionConfig()
 
-    def sink(transport: TransportSession) -> Connection:
-        return server.accept(transport, handler, settings, on_connection)
+    def sink(transport: TransportSession) -> Door:
+        return server.accept(transport, handler, settings, on_connection).sink
 
     server.listening(
         await transport_serve(host, port, sink, tls=tls, options=quic or QuicOptions())
