@@ -60,7 +60,7 @@ def test_live_from_the_start() -> None:
     assert world.pair.client.streams <= 2
 
 
-@pytest.mark.rule("M107")
+@pytest.mark.rule("M065", "M068", "M075")
 def test_join_in_the_middle_is_exactly_once() -> None:
     world = World()
     track = world.catalog.add(Track(NAME))
