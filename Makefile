@@ -11,7 +11,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt fmt-check lint types imports test cover bench conformance all clean
+.PHONY: help setup demo fmt fmt-check lint types imports test exactly-once cover bench conformance all clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb what; do \
@@ -40,6 +40,9 @@ imports: $(DEV_STAMP) ## the layers: who may import whom
 
 test: $(DEV_STAMP) ## all tests; make test ARGS="-k fetch" runs some
 	$(BIN)/pytest $(ARGS)
+
+exactly-once: $(DEV_STAMP) ## the exactly-once property in full: 2,000 seeds, some minutes
+	KVCS_SEEDS=2000 $(BIN)/pytest tests/kvcs/test_exactly_once.py $(ARGS)
 
 cover: $(DEV_STAMP) ## all tests, with branch coverage
 	$(BIN)/pytest --cov --cov-report=term $(ARGS)

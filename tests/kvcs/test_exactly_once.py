@@ -229,7 +229,7 @@ BASE = int(os.environ.get("KVCS_SEED_BASE", "0"))
 
 
 @pytest.mark.timeout(3600)
-def test_every_object_exactly_once() -> None:
+def test_every_object_exactly_once(pytestconfig: pytest.Config) -> None:
     objects = 0
     for seed in range(BASE, BASE + SEEDS):
         try:
@@ -237,5 +237,6 @@ def test_every_object_exactly_once() -> None:
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-    print(f"\n{SEEDS} seeds, {objects} objects, duplicates 0, missing 0")
+    line = f" {SEEDS} seeds, {objects} objects, duplicates 0, missing 0 "
+    pytestconfig.get_terminal_writer().write(line)
     assert objects > 10 * SEEDS

@@ -65,7 +65,9 @@ def test_layers_published_at_once_complete_in_order() -> None:
     assert order == sorted(order)
 
 
-def test_a_late_urgent_stream_finishes_within_twice_the_ideal() -> None:
+def test_a_late_urgent_stream_finishes_within_twice_the_ideal(
+    pytestconfig: pytest.Config,
+) -> None:
     world = World(latency=0.010, rate=RATE)
     bulk, urgent = (FullTrackName(NAMESPACE, name) for name in (b"bulk", b"urgent"))
     bulk_track, urgent_track = (world.catalog.add(Track(name)) for name in (bulk, urgent))
@@ -85,6 +87,7 @@ def test_a_late_urgent_stream_finishes_within_twice_the_ideal() -> None:
     world.run(30)
     ideal = MIB / RATE + 2 * 0.010
     took = fast.finished[0][1] - start
-    print(f"\nurgent 1 MiB: {1000 * took:.0f} ms, ideal {1000 * ideal:.0f} ms")
+    line = f" urgent 1 MiB: {1000 * took:.0f} ms, ideal {1000 * ideal:.0f} ms "
+    pytestconfig.get_terminal_writer().write(line)
     assert took <= 2 * ideal
     assert len(slow.finished) == 16
