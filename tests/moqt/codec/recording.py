@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from moqt.codec.data import FetchHeader, FetchReader, SubgroupHeader, SubgroupReader
 from moqt.model import Gap, GroupOrder, ObjectHead
 from transport.api import BytesLike
@@ -13,7 +15,7 @@ class Recorder:
     """Collects ``(head, payload)`` per whole object, each ``Gap``, and ``FIN``."""
 
     def __init__(self) -> None:
-        self.records: list[object] = []
+        self.records: list[Any] = []
         self.views: list[BytesLike] = []
         self._head: ObjectHead | None = None
         self._payload = b""
@@ -22,6 +24,11 @@ class Recorder:
     def begun(self) -> ObjectHead | None:
         """The object in progress."""
         return self._head
+
+    @property
+    def objects(self) -> list[tuple[ObjectHead, bytes]]:
+        """The whole objects only."""
+        return [each for each in self.records if each != FIN and not isinstance(each, Gap)]
 
     def begin(self, head: ObjectHead) -> None:
         """Only between objects."""
