@@ -10,7 +10,7 @@ from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
 from transport.config import ClientTls, QuicOptions, ServerTls
 from transport.endpoint import connect as transport_connect
-from transport.endpoint import serve as transport_serve
+from transport.listener import serve as transport_serve
 from transport.url import MoqtUrl
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from moqt.driver import HandlerFactory
     from moqt.session.ports import RequestHandler
     from transport.api import TransportSession
-    from transport.endpoint import Listener
+    from transport.listener import Listener
 
 
 def unserved(_: Connection) -> RequestHandler:
