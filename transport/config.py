@@ -1,0 +1,91 @@
+"""Settings of a connection, frozen. Every limit says why it is what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from transport.scheduler import UNSENT_BUDGET
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: The protocol offered over raw QUIC (draft-22 §6.1).
+ALPN: Final = "moqt-22"
+
+#: aioquic writes the length of a STREAM frame in 14 bits: larger datagrams corrupt the stream.
+LARGEST_DATAGRAM: Final = 16384
+
+#: What every QUIC path carries (RFC 9000 §14.1).
+SMALLEST_DATAGRAM: Final = 1200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """``ca_file`` (PEM) is trusted instead of the public CAs; ``server_name`` replaces the host.
+
+    ``verify=False`` accepts any certificate: for tests alone.
+    """
+
+    ca_file: Path | None = None
+    server_name: str | None = None
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """PEM files: the certificate (then its intermediates) and its key."""
+
+    certificate: Path
+    private_key: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuicOptions:
+    """Seconds and octets. The defaults were measured; see each comment."""
+
+    #: ALPN protocols, best first.
+    protocols: tuple[str, ...] = (ALPN,)
+    #: Silence after which the connection is lost; the smaller of both sides' counts.
+    idle_timeout: float = 30.0
+    #: A PING after this much silence: a subscription may wait for hours. None sends none.
+    keep_alive: float | None = 10.0
+    #: Until the handshake is done; a half-open connection at a server lives no longer.
+    connect_timeout: float = 10.0
+    #: None takes what the path carries; never above LARGEST_DATAGRAM.
+    max_datagram_size: int | None = None
+    #: Largest DATAGRAM frame taken from the peer; MOQT needs the extension (draft-22 §6.1).
+    max_datagram_frame_size: int = 65536
+    #: Never-sent octets kept inside QUIC: 256 KiB is full speed, more only delays urgent streams.
+    unsent_budget: int = UNSENT_BUDGET
+    #: Handed to QUIC at once: a 32 KiB block with its headers in one call.
+    piece: int = 33 << 10
+    #: Streams with unsent octets inside QUIC: each costs time per packet, whatever it sends.
+    hot_streams: int = 4
+    #: Streams the peer may have open: one a request. Each costs about 0.4 us per packet we send.
+    max_streams_bidi: int = 256
+    #: Streams the peer may have open: one a subgroup or fetch.
+    max_streams_uni: int = 256
+    #: Initial flow control of the connection; aioquic doubles it as octets arrive.
+    max_data: int = 16 << 20
+    #: Initial flow control of a stream; bounds what gaps in one stream can make us hold.
+    max_stream_data: int = 2 << 20
+    #: Connections of a server, and those among them whose handshake is not done.
+    max_connections: int = 1000
+    max_half_open: int = 256
+    #: Half-open connections from which on a client must prove its address (RFC 9000 §8.1.2).
+    retry_from: int = 64
+
+    def __post_init__(self) -> None:
+        """ValueError for values that cannot work."""
+        size = self.max_datagram_size
+        if size is not None and not SMALLEST_DATAGRAM <= size <= LARGEST_DATAGRAM:
+            raise ValueError(
+                f"max_datagram_size is {size}: "
+                f"choose {SMALLEST_DATAGRAM} to {LARGEST_DATAGRAM}, or None for what the path takes"
+            )
+        if not self.protocols:
+            raise ValueError(f"protocols is empty: name at least one, such as {ALPN!r}")
+        for name in ("idle_timeout", "connect_timeout", "unsent_budget", "piece", "hot_streams"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
