@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kvcs.errors import IncompletePublication, InvalidInput
 from kvcs.names import Codec, Component, TrackName
 from kvcs.payload import digest_of
-from kvcs.track_assembler import Counters, LayerBuffers, ObjectStream, TrackAssembler, Wanted
+from kvcs.track_assembler import Counters, ObjectStream, Plane, TrackAssembler, Wanted
 from moqt.model import Location, LocationRange
 
 if TYPE_CHECKING:
@@ -49,11 +49,10 @@ class Assembly:
         _check_tracks(tracks)
         self.wanted = _wanted(geometry, layers, blocks, max_octets)
         self.counters = Counters()
-        self._buffers = LayerBuffers(self.wanted)
-        self._tracks = {
-            name: TrackAssembler(name, self.wanted, self._buffers, self.counters, self._changed)
-            for name in tracks
-        }
+        k, v = Plane(self.wanted), Plane(self.wanted)
+        self._planes = {Component.K: (k,), Component.V: (v,), Component.KV: (k, v)}
+        self._tracks = {name: self._track_assembler(name) for name in tracks}
+        self._per_layer = len(self._tracks) * self.wanted.blocks
         self._on_layer = on_layer
         self._require_listed = require_listed
         self._arrived: Counter[int] = Counter()
@@ -114,7 +113,7 @@ class Assembly:
         if not self.usable(layer) and self.usable_blocks((layer,)) < count:
             raise IncompletePublication(f"layer {layer}, blocks 0 to {count - 1}: not usable")
         size = count * self.wanted.geometry.block_octets(component)
-        return self._buffers.layer(component, layer)[:size].toreadonly()
+        return self._planes[component][0].layer(layer)[:size].toreadonly()
 
     def layer_digest(self, layer: int, block: int) -> bytes:
         """KVSP layer digest of one block, SHA-256 of its K, then its V.
@@ -124,7 +123,7 @@ class Assembly:
         place = Location(layer, block)
         if not self._accepted(place):
             raise IncompletePublication(f"layer {layer}, block {block} is not usable")
-        return digest_of(*self._buffers.places(Component.KV, place))
+        return digest_of(*(plane.place(place) for plane in self._planes[Component.KV]))
 
     def stream(self, track: TrackName) -> ObjectSink:
         """A sink for one subgroup or fetch stream of a selected track.
@@ -150,9 +149,9 @@ class Assembly:
             self._settle(layer)
         return tuple(sorted(revoked))
 
-    @property
-    def _per_layer(self) -> int:
-        return len(self._tracks) * self.wanted.blocks
+    def _track_assembler(self, name: TrackName) -> TrackAssembler:
+        planes = self._planes[name.component]
+        return TrackAssembler(name, self.wanted, planes, self.counters, self._changed)
 
     def _track(self, name: TrackName) -> TrackAssembler:
         try:

@@ -40,17 +40,18 @@ class PayloadHeader(NamedTuple):
 class Expectation(NamedTuple):
     """What the header of an object must say, as name, place and manifest imply.
 
-    ``data_length`` is that of the decoded tensor; ``digest`` is the manifest's, None if unlisted.
+    The first seven are those of ``PayloadHeader``, ``data_length`` being that of the decoded
+    tensor; ``digest`` is the manifest's, None if it lists none.
     """
 
-    component: Component
-    codec: Codec
+    component: int
     layer: int
     block: int
     token_start: int
     token_count: int
-    payload_length: int
+    codec: int
     data_length: int
+    payload_length: int
     digest: bytes | None = None
 
 
@@ -111,6 +112,16 @@ def decode_header(octets: BytesLike) -> PayloadHeader:
 
 def check_header(header: PayloadHeader, expected: Expectation) -> None:
     """Compare a received header with its place; raises ObjectRejected with the first that fails."""
+    if header[:7] != expected[:7] or expected.payload_length != HEADER_OCTETS + header.data_length:
+        raise _rejected(header, expected)
+    if expected.digest is not None and header.digest != expected.digest:
+        raise ObjectRejected(
+            RejectReason.MANIFEST_DIGEST,
+            f"{header.digest.hex()}, the manifest lists {expected.digest.hex()}",
+        )
+
+
+def _rejected(header: PayloadHeader, expected: Expectation) -> ObjectRejected:
     checks = (
         (RejectReason.LAYER, header.layer, expected.layer),
         (RejectReason.BLOCK, header.block, expected.block),
@@ -121,14 +132,8 @@ def check_header(header: PayloadHeader, expected: Expectation) -> None:
         (RejectReason.TOKEN_COUNT, header.token_count, expected.token_count),
         (RejectReason.DECODED_LENGTH, header.data_length, expected.data_length),
     )
-    for reason, found, wanted in checks:
-        if found != wanted:
-            raise ObjectRejected(reason, f"{found} instead of {wanted}")
-    if expected.digest is not None and header.digest != expected.digest:
-        raise ObjectRejected(
-            RejectReason.MANIFEST_DIGEST,
-            f"{header.digest.hex()}, the manifest lists {expected.digest.hex()}",
-        )
+    reason, found, wanted = next(check for check in checks if check[1] != check[2])
+    return ObjectRejected(reason, f"{found} instead of {wanted}")
 
 
 def digest_of(*views: BytesLike) -> bytes:

@@ -18,13 +18,9 @@ if TYPE_CHECKING:
     from kvcs.geometry import Geometry
     from moqt.model import Gap
     from transport.api import BytesLike
-
-#: Which buffers the data of a component fill, in this order.
-_SECTIONS: Final = {
-    Component.K: (Component.K,),
-    Component.V: (Component.V,),
-    Component.KV: (Component.K, Component.V),
-}
+#: Members of an enum are slow to look up; these are needed for every object.
+_NORMAL: Final = ObjectStatus.NORMAL
+_RAW: Final = int(Codec.RAW)
 
 
 @dataclass(slots=True)
@@ -52,31 +48,27 @@ class Wanted(NamedTuple):
     blocks: int
 
 
-class LayerBuffers:
-    """K and V of each layer, allocated when first written to."""
+class Plane:
+    """K, or V, of each layer; a layer is allocated when first written to."""
 
-    __slots__ = ("_size", "_views", "_wanted")
+    __slots__ = ("_layer_octets", "_layers", "_size")
 
     def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
         self._size = wanted.geometry.block_octets(Component.K)
-        self._views: dict[tuple[Component, int], memoryview] = {}
+        self._layer_octets = wanted.blocks * self._size
+        self._layers: dict[int, memoryview] = {}
 
-    def layer(self, component: Component, layer: int) -> memoryview:
-        """The layer's tensor, K or V."""
-        view = self._views.get((component, layer))
+    def layer(self, layer: int) -> memoryview:
+        """The layer's tensor."""
+        view = self._layers.get(layer)
         if view is None:
-            view = memoryview(bytearray(self._wanted.blocks * self._size))
-            self._views[component, layer] = view
+            view = self._layers[layer] = memoryview(bytearray(self._layer_octets))
         return view
 
-    def places(self, component: Component, place: Location) -> list[memoryview]:
-        """Where the data of one object go; those of a kv object go to both tensors."""
+    def place(self, place: Location) -> memoryview:
+        """Where one block of it goes."""
         at = place.object * self._size
-        return [
-            self.layer(section, place.group)[at : at + self._size]
-            for section in _SECTIONS[component]
-        ]
+        return self.layer(place.group)[at : at + self._size]
 
 
 class _Spare(NamedTuple):
@@ -89,14 +81,15 @@ class _Spare(NamedTuple):
 class TrackAssembler:
     """Which objects of a track are verified, which are being written, and by which stream.
 
-    ``on_change(layer, by)`` reports that a layer has gained (1) or lost (-n) verified objects.
+    ``planes`` take the sections of an object's data in turn. ``on_change(layer, by)`` reports
+    that a layer has gained (1) or lost (-n) verified objects.
     """
 
     def __init__(
         self,
         name: TrackName,
         wanted: Wanted,
-        buffers: LayerBuffers,
+        planes: tuple[Plane, ...],
         counters: Counters,
         on_change: Callable[[int, int], None],
     ) -> None:
@@ -107,8 +100,9 @@ class TrackAssembler:
         #: Per layer from 0 on, the digests that the manifest lists, joined.
         self.listed: tuple[bytes, ...] = ()
         self.ended = False
-        self._buffers = buffers
+        self._planes = planes
         self._on_change = on_change
+        self._component = int(name.component)
         self._octets = wanted.geometry.block_octets(name.component)
         self._writing: dict[Location, ObjectStream] = {}
         self._spares: dict[Location, _Spare] = {}
@@ -119,17 +113,16 @@ class TrackAssembler:
 
     def expect(self, place: Location, payload_length: int) -> Expectation:
         """What the object at ``place`` must say of itself."""
-        geometry = self.wanted.geometry
         return Expectation(
-            component=self.name.component,
-            codec=Codec.RAW,
-            layer=place.group,
-            block=place.object,
-            token_start=geometry.token_start(place.object),
-            token_count=geometry.block_tokens,
-            payload_length=payload_length,
-            data_length=self._octets,
-            digest=self._listed_digest(place),
+            self._component,
+            place.group,
+            place.object,
+            self.wanted.geometry.token_start(place.object),
+            self.wanted.geometry.block_tokens,
+            _RAW,
+            self._octets,
+            payload_length,
+            self._listed_digest(place),
         )
 
     def claim(self, stream: ObjectStream, place: Location) -> list[memoryview]:
@@ -137,7 +130,7 @@ class TrackAssembler:
         if place in self.verified or place in self._writing:
             return [memoryview(bytearray(self._octets))]
         self._writing[place] = stream
-        return self._buffers.places(self.name.component, place)
+        return [plane.place(place) for plane in self._planes]
 
     def take(
         self, stream: ObjectStream, place: Location, data: list[memoryview], digest: bytes
@@ -244,7 +237,8 @@ class TrackAssembler:
 
     def _promote(self, place: Location, spare: _Spare) -> None:
         at = 0
-        for view in self._buffers.places(self.name.component, place):
+        for plane in self._planes:
+            view = plane.place(place)
             view[:] = spare.data[at : at + len(view)]
             at += len(view)
         self._accept(place, spare.digest)
@@ -283,7 +277,7 @@ class ObjectStream:
     def begin(self, head: ObjectHead) -> None:
         """An object starts; raises MalformedTrack for a status the manifest rules out."""
         place = head.location
-        if head.status is not ObjectStatus.NORMAL:
+        if head.status != _NORMAL:
             self._track.end_of(head.status, place)
         elif not self._track.wants(place):
             self._track.counters.surplus += 1
