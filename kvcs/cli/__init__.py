@@ -1,0 +1,1 @@
+"""The commands kvcs-pub, kvcs-sub and kvcs-keygen."""

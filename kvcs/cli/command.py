@@ -1,0 +1,153 @@
+"""How a command runs and ends: one message, an exit code, no traceback, nothing left behind.
+
+0 done; 1 failed; 2 wrong usage; 130 and 143 after SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import traceback
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from kvcs.cli.output import emit_json, printable
+from kvcs.errors import KvcsError
+from moqt.errors import MoqtError
+from transport.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+LOOPS: Final = ("asyncio", "uvloop", "auto")
+_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
+#: From this -v on, a failure shows where it came from.
+_TRACEBACK_FROM: Final = 2
+
+
+class Failure(click.ClickException):
+    """The command failed; exit code 1. ``kind`` is the class of the error behind it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, kind: str, *, as_json: bool = False) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self._as_json = as_json
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """As an error event in JSON, or as a line on standard error."""
+        if self._as_json:
+            emit_json("error", kind=self.kind, message=self.message, exit_code=self.exit_code)
+        else:
+            click.echo(f"error: {printable(self.message)}", err=True)
+
+
+class Command(click.Command):
+    """A command that ends as this module says, in JSON too when ``--json`` is among its words."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: object,
+    ) -> click.Context:
+        """Read the words; a usage error in JSON is an event as well."""
+        with _usage_reported(as_json="--json" in args):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run; whatever is raised becomes a message and an exit code."""
+        as_json = bool(ctx.params.get("json"))
+        verbose = int(ctx.params.get("verbose") or 0)
+        logging.basicConfig(
+            level=_LEVELS[min(verbose, len(_LEVELS) - 1)],
+            format="%(levelname)s %(name)s: %(message)s",
+            stream=sys.stderr,
+        )
+        try:
+            with _usage_reported(as_json=as_json):
+                return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except (KvcsError, MoqtError, TransportError, OSError) as error:
+            raise _failure(error, str(error), as_json=as_json, verbose=verbose) from error
+        except Exception as error:
+            message = (
+                f"internal fault, {type(error).__name__}: {error}; please report it with the"
+                " traceback that -vv shows"
+            )
+            raise _failure(error, message, as_json=as_json, verbose=verbose) from error
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]], loop: str) -> None:
+    """Run ``work`` on a new event loop of the kind named; SIGINT and SIGTERM cancel it, once.
+
+    Raises click.exceptions.Exit with 130 or 143 after a signal, UsageError without uvloop.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
+        caught = runner.run(_until_signal(work))
+    if caught is not None:
+        raise click.exceptions.Exit(128 + caught)
+
+
+async def _until_signal(work: Callable[[], Coroutine[Any, Any, None]]) -> int | None:
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work())
+    caught: list[int] = []
+
+    def stop(number: int) -> None:
+        caught.append(number)
+        task.cancel()
+        # Who signals again does not want to wait for the cleaning up.
+        for one in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(one)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    return caught[0] if caught else None
+
+
+def _loop_factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if loop == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if loop == "auto":
+            return None
+        raise click.UsageError(
+            "--loop uvloop: uvloop is not installed; pip install 'kvcs[uvloop]', or take asyncio"
+        ) from None
+    return uvloop.new_event_loop
+
+
+@contextmanager
+def _usage_reported(*, as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        if as_json:
+            emit_json(
+                "error", kind="usage", message=error.format_message(), exit_code=error.exit_code
+            )
+        raise
+
+
+def _failure(error: Exception, message: str, *, as_json: bool, verbose: int) -> Failure:
+    if verbose >= _TRACEBACK_FROM:
+        traceback.print_exception(error)
+    return Failure(message or type(error).__name__, type(error).__name__, as_json=as_json)

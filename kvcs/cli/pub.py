@@ -1,0 +1,236 @@
+"""kvcs-pub: publishes the KV cache in a safetensors file, layer by layer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kvcs.cli.command import Command, run
+from kvcs.cli.options import (
+    DEFAULT_BLOCK_TOKENS,
+    IdentityOptions,
+    PeerOptions,
+    RunOptions,
+    gathered,
+    identity_options,
+    peer_options,
+    run_options,
+)
+from kvcs.cli.output import choose_output, wall_clock
+from kvcs.cli.values import FILE, URL
+from kvcs.cli.waiting import line_on_stdin
+from kvcs.errors import InvalidInput, OutputFailed
+from kvcs.names import Component
+from kvcs.publisher import Publisher
+from kvcs.tensorfile import KvCacheFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvcs.cli.output import Output
+    from kvcs.identity import CompatibilityDescriptor
+    from kvcs.publisher import Publication
+    from transport.url import MoqtUrl
+
+EPILOG: Final = """\b
+Examples
+
+\b
+  A key of your own, a certificate, and a cache on port 4443:
+    kvcs-keygen scope-key scope.key
+    kvcs-keygen certificate tls --name localhost
+    kvcs-pub cache.safetensors --scope-key scope.key \\
+        --listen 127.0.0.1:4443 --cert tls/server.pem --key tls/server.key
+\b
+  To a relay, or the next one when that does not answer, as fast as a model would:
+    kvcs-pub cache.safetensors --scope-key scope.key --pace 0.1 \\
+        --relay moqt://relay-1.example/kv --relay moqt://relay-2.example/kv
+
+\b
+The file holds k.<layer> and v.<layer>, each [token, head, dim], and perhaps tokens.
+Exit code: 0 done, 1 failed, 2 wrong usage, 130 and 143 after Ctrl-C and SIGTERM.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PubOptions(RunOptions, PeerOptions, IdentityOptions):
+    """Everything that kvcs-pub was told."""
+
+    cache: Path
+    relay: tuple[MoqtUrl, ...]
+    pace: float
+    retention: float | None
+    wait: float
+    linger: float | None
+
+
+@click.command(cls=Command, epilog=EPILOG)
+@click.argument("cache", type=FILE)
+@click.option(
+    "--relay",
+    type=URL,
+    multiple=True,
+    help="Dial this relay; repeat it for others to try in order.",
+)
+@peer_options
+@identity_options
+@click.option(
+    "--pace",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Seconds a layer takes: publishes as a model would that computes them now.",
+)
+@click.option(
+    "--retention", type=click.FloatRange(min=0), help="Seconds for which relays may keep it."
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Seconds to go on trying when no relay answers.",
+)
+@click.option(
+    "--linger",
+    type=click.FloatRange(min=0),
+    help="Seconds to serve after the last layer; until interrupted, if not given.",
+)
+@run_options
+@gathered(PubOptions)
+def main(options: PubOptions) -> None:
+    """Publish the KV cache in the safetensors file CACHE, layer by layer."""
+    options.check_peers(dials=bool(options.relay), dial_option="--relay URL")
+    output = choose_output(as_json=options.json)
+    try:
+        run(lambda: publish(options, output), options.loop)
+    finally:
+        output.close()
+
+
+async def publish(options: PubOptions, output: Output) -> None:
+    """Open the file, get in touch, produce layer by layer, and serve on."""
+    name = options.ready_made
+    with KvCacheFile(options.cache) as cache:
+        descriptor = _descriptor(options, cache)
+        tokens = _tokens(options, cache)
+        async with Publisher(
+            scope_key=options.load_scope_key(), retention=options.retention
+        ) as publisher:
+            publication = await publisher.open(descriptor, tokens=tokens, name=name)
+            uri = await _reach(options, publisher, publication, output)
+            _opened(publication, uri, cache, output)
+            if options.hold:
+                await line_on_stdin(output)
+            await _produce(options, cache, publication, output)
+            if options.linger is None:
+                await asyncio.Event().wait()
+            await publisher.close(linger=options.linger or 0.0)
+
+
+def _descriptor(options: PubOptions, cache: KvCacheFile) -> CompatibilityDescriptor:
+    """From the file, or the given one if the file agrees with it."""
+    given = options.descriptor
+    if given is None:
+        return cache.descriptor(options.block_tokens or DEFAULT_BLOCK_TOKENS, options.model)
+    block_tokens = options.block_tokens or given.block_tokens
+    found = cache.descriptor(block_tokens, options.model or given.model)
+    for member in ("model", "layers", "local_heads", "head_dim", "dtype", "block_tokens"):
+        ours, theirs = getattr(found, member), getattr(given, member)
+        if ours != theirs:
+            raise InvalidInput(
+                f"--descriptor says {member} {theirs}, but it is {ours} in {options.cache} or"
+                " another option: let them agree"
+            )
+    return given
+
+
+def _tokens(options: PubOptions, cache: KvCacheFile) -> tuple[int, ...]:
+    """The prompt whose cache it is: given, or in the file."""
+    tokens = cache.token_ids if options.tokens is None else options.tokens
+    if tokens is None:
+        raise InvalidInput(
+            f"file {options.cache} holds no tensor 'tokens': give the prompt with --tokens"
+        )
+    if len(tokens) != cache.tokens:
+        raise InvalidInput(
+            f"--tokens: {len(tokens)} token ids, but the tensors in {options.cache} hold"
+            f" {cache.tokens} tokens; give one id for each"
+        )
+    return tokens
+
+
+async def _reach(
+    options: PubOptions, publisher: Publisher, publication: Publication, output: Output
+) -> str:
+    """Listen or dial; the URI under which a consumer finds the publication."""
+    if options.listen is None:
+        url = await publisher.dial(options.relay, tls=options.client_tls, wait=options.wait)
+        output.say("connected", f"connected to {url}", url=str(url))
+        return f"{url}#{publication.name.fragment}"
+    host, port = options.listen
+    try:
+        port = await publisher.listen(host, port, tls=options.server_tls)
+    except OSError as error:
+        raise OutputFailed(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --listen"
+        ) from error
+    output.say("listening", f"listening on {host} port {port}", host=host, port=port)
+    return publication.uri(host, port)
+
+
+def _opened(publication: Publication, uri: str, cache: KvCacheFile, output: Output) -> None:
+    shape = publication.geometry
+    rest = cache.tokens - shape.tokens
+    output.say(
+        "opened",
+        f"publication {uri}\n{shape.layers} layers of {shape.blocks} blocks of"
+        f" {shape.block_tokens} tokens"
+        + (f"; the last {rest} tokens fill no block and are left out" if rest else ""),
+        publication=uri,
+        layers=shape.layers,
+        blocks=shape.blocks,
+        block_tokens=shape.block_tokens,
+        tokens_left_out=rest,
+    )
+    if (advice := shape.size_advice(Component.K)) is not None:
+        output.say("advice", advice, message=advice)
+
+
+async def _produce(
+    options: PubOptions, cache: KvCacheFile, publication: Publication, output: Output
+) -> None:
+    """Layer by layer at the pace asked for; whatever stops it ends the publication as failed."""
+    loop = asyncio.get_running_loop()
+    clock = wall_clock(loop.time)
+    shape = publication.geometry
+    output.expect(shape.layers, "published")
+    started = loop.time()
+    try:
+        for layer in range(shape.layers):
+            await asyncio.sleep(started + (layer + 1) * options.pace - loop.time())
+            at = loop.time()
+            await publication.put_layer(
+                layer,
+                cache.layer(Component.K, layer),
+                cache.layer(Component.V, layer),
+            )
+            output.step("published", f"layer {layer} published", layer=layer, at=clock(at))
+        await publication.finish()
+    except BaseException:
+        await publication.fail("the producer stopped")
+        raise
+    seconds = loop.time() - started
+    output.say(
+        "finished",
+        f"all {shape.layers} layers published in {seconds:.2f} s",
+        layers=shape.layers,
+        at=clock(loop.time()),
+    )
+
+
+if __name__ == "__main__":
+    main()
