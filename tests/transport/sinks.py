@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from transport.api import BytesLike
+import asyncio
+from collections.abc import Callable
+
+from transport.api import BytesLike, SendOrder, Tier, TransportSession
+
+ORDER = SendOrder(Tier.OBJECT)
 
 
 class Sink:
     """Keeps every event as a tuple, and the octets of each stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: TransportSession | None = None) -> None:
+        self.session = session
         self.events: list[tuple] = []
         self.data: dict[int, bytearray] = {}
         self.ended: set[int] = set()
@@ -43,3 +49,33 @@ class Sink:
 
     def closed(self, code: int, reason: str, remote: bool) -> None:
         self.events.append(("closed", code, reason, remote))
+
+
+class Echo(Sink):
+    """Sends back what it gets: on the same stream, or on a new one for a unidirectional one."""
+
+    def __init__(self, session: TransportSession) -> None:
+        super().__init__(session)
+        self.back: dict[int, int] = {}
+
+    def stream_opened(self, stream: int, unidirectional: bool) -> None:
+        super().stream_opened(stream, unidirectional)
+        self.back[stream] = stream
+        if unidirectional:
+            self.back[stream] = self.session.open(ORDER, unidirectional=True)
+
+    def stream_data(self, stream: int, data: BytesLike, fin: bool) -> None:
+        super().stream_data(stream, data, fin)
+        self.session.write(self.back[stream], data)
+        if fin:
+            self.session.finish(self.back[stream])
+
+    def datagram(self, data: bytes) -> None:
+        super().datagram(data)
+        self.session.send_datagram(data)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for it; the test's own timeout is the limit."""
+    while not condition():  # noqa: ASYNC110 - what it waits for has no event
+        await asyncio.sleep(0.002)

@@ -1,0 +1,194 @@
+"""Every private name of aioquic that we use, held against the installed version.
+
+When one of these fails, aioquic has changed: mend ``transport/_aioquic.py`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import aioquic
+import pytest
+from aioquic.quic import events
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.packet import QuicErrorCode
+
+import transport
+from transport import _aioquic
+
+NOW = 100.0
+
+
+@pytest.fixture
+def joined(certificates):
+    """A client and a server connection with the handshake done, and a way to run them."""
+    client = QuicConnection(
+        configuration=QuicConfiguration(
+            alpn_protocols=["x"],
+            cadata=certificates.ca.read_bytes(),
+            server_name="localhost",
+            max_datagram_frame_size=1000,
+        )
+    )
+    configuration = QuicConfiguration(
+        is_client=False, alpn_protocols=["x"], max_datagram_frame_size=2000, max_stream_data=5000
+    )
+    configuration.load_cert_chain(certificates.certificate, certificates.private_key)
+    server = QuicConnection(
+        configuration=configuration,
+        original_destination_connection_id=client.original_destination_connection_id,
+    )
+    _aioquic.set_stream_limits(server, bidi=5, uni=7)
+    client.connect(("server", 1), NOW)
+
+    clock = NOW
+
+    def exchange(rounds: int = 6) -> list[events.QuicEvent]:
+        nonlocal clock
+        seen = []
+        for _ in range(rounds):
+            clock += 0.002
+            for source, target, name in ((client, server, "client"), (server, client, "server")):
+                for data, _address in source.datagrams_to_send(clock):
+                    target.receive_datagram(data, (name, 1), clock)
+            for side in (client, server):
+                while (event := side.next_event()) is not None:
+                    seen.append(event)
+        return seen
+
+    exchange()
+    return client, server, exchange
+
+
+def test_version():
+    assert aioquic.__version__.startswith("1.7."), "the names below were checked with 1.7.2"
+
+
+def test_what_a_stream_has_inside(joined):
+    client, server, exchange = joined
+    stream_id = client.get_next_available_stream_id(is_unidirectional=True)
+    assert _aioquic.stream_of(client, stream_id) is None
+    _aioquic.send(client, stream_id, memoryview(b"abcdef")[1:], False)
+    stream = _aioquic.stream_of(client, stream_id)
+    assert _aioquic.never_sent(stream) == 5
+    assert _aioquic.unacknowledged(client) == 5
+    assert _aioquic.stream_credit(stream) == 5000 - 5
+    assert _aioquic.streams_alive(client) == 1
+    seen = exchange()
+    (event,) = [event for event in seen if isinstance(event, events.StreamDataReceived)]
+    assert event.data == b"bcdef"
+    assert _aioquic.never_sent(stream) == 0
+    assert _aioquic.unacknowledged(client) == 0
+    _aioquic.send(client, stream_id, b"", True)
+    exchange()
+    assert _aioquic.streams_alive(client) == _aioquic.streams_alive(server) == 0
+
+
+def test_a_reset_stream_has_nothing_to_send(joined):
+    client, _server, exchange = joined
+    stream_id = client.get_next_available_stream_id()
+    _aioquic.send(client, stream_id, bytes(4000), False)
+    stream = _aioquic.stream_of(client, stream_id)
+    client.reset_stream(stream_id, 1)
+    assert _aioquic.never_sent(stream) == 0
+    assert _aioquic.unacknowledged(client) == 0
+    exchange()
+
+
+def test_credit_and_slots(joined):
+    client, server, exchange = joined
+    assert _aioquic.initial_credit(client, unidirectional=True) == 5000
+    assert _aioquic.initial_credit(client, unidirectional=False) == 5000
+    assert _aioquic.initial_credit(server, unidirectional=False) == 1048576
+    assert _aioquic.stream_slots(client, unidirectional=False) == 5
+    assert _aioquic.stream_slots(client, unidirectional=True) == 7
+    before = _aioquic.connection_credit(client)
+    assert before == 1048576
+    _aioquic.send(client, 2, bytes(100), False)
+    exchange()
+    assert _aioquic.connection_credit(client) == before - 100
+    assert _aioquic.stream_slots(client, unidirectional=True) == 6
+
+
+def test_the_path(joined):
+    client, server, exchange = joined
+    assert _aioquic.rate(client) > 0
+    assert _aioquic.may_send(client)
+    assert _aioquic.unanswered_probes(client) == 0
+    assert 0 < _aioquic.probe_timeout(client) < 1
+    assert _aioquic.peer_udp_payload(client) == 65527
+    assert _aioquic.datagram_payload(client) == 1200 - _aioquic.DATAGRAM_OVERHEAD
+    assert _aioquic.datagram_payload(server) == 1000 - _aioquic.DATAGRAM_FRAME_HEAD
+    assert _aioquic.datagram_size(client) == 1200
+    _aioquic.set_datagram_size(client, 5000)
+    client.send_datagram_frame(bytes(1900))
+    client.send_datagram_frame(b"small")
+    assert _aioquic.datagrams_waiting(client) == 2
+    _aioquic.set_datagram_size(client, 1200)
+    assert _aioquic.datagrams_waiting(client) == 1
+    seen = exchange()
+    assert [e.data for e in seen if isinstance(e, events.DatagramFrameReceived)] == [b"small"]
+
+
+def test_full_datagram_payloads_fit(joined):
+    client, server, exchange = joined
+    for side in (client, server):
+        payload = bytes(_aioquic.datagram_payload(side))
+        side.send_datagram_frame(payload)
+        seen = exchange()
+        assert [e.data for e in seen if isinstance(e, events.DatagramFrameReceived)] == [payload]
+
+
+def test_a_peer_without_datagrams(joined):
+    client, _server, _exchange = joined
+    client._remote_max_datagram_frame_size = None
+    assert _aioquic.datagram_payload(client) == 0
+
+
+def test_before_the_first_round_trip():
+    quic = QuicConnection(configuration=QuicConfiguration())
+    assert _aioquic.rate(quic) is None
+    assert _aioquic.close_event(quic) is None
+    assert _aioquic.stream_slots(quic, unidirectional=True) == 0
+
+
+def test_the_end_is_known_at_once(joined):
+    client, server, exchange = joined
+    client.close(error_code=7, reason_phrase="why")
+    assert _aioquic.close_event(client).error_code == 7
+    exchange(1)
+    event = _aioquic.close_event(server)
+    assert (event.error_code, event.frame_type, event.reason_phrase) == (7, None, "why")
+    assert _aioquic.closed_by_peer(server)
+    assert not _aioquic.closed_by_peer(client)
+
+
+def test_headers_and_refusal():
+    client = QuicConnection(
+        configuration=QuicConfiguration(alpn_protocols=["x"], server_name="localhost")
+    )
+    client.connect(("server", 1), NOW)
+    ((flight, _address),) = client.datagrams_to_send(NOW)
+    header = _aioquic.read_header(flight, 8)
+    assert header.destination_cid == client.original_destination_connection_id
+    assert _aioquic.read_header(flight[:5], 8) is None
+    client.receive_datagram(_aioquic.refusal(header), ("server", 1), NOW)
+    event = _aioquic.close_event(client)
+    assert event.error_code == QuicErrorCode.CONNECTION_REFUSED
+    assert _aioquic.closed_by_peer(client)
+
+
+def test_no_other_module_touches_private_names_of_aioquic():
+    """Private attributes of ``quic`` or of streams appear in the quarantine alone."""
+    for path in Path(transport.__file__).parent.glob("*.py"):
+        if path.name == "_aioquic.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+                owner = node.value
+                name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+                assert name not in ("quic", "_quic", "connection", "configuration"), (
+                    f"{path.name}:{node.lineno}: {name}.{node.attr}"
+                )
