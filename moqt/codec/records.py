@@ -94,16 +94,16 @@ class RecordReader:
         if len(held) + size < self._need:
             held += view
             return size
-        take = min(size, max(self._need - len(held), 0) + _MAX_FIXED_HEAD)
-        head = bytes(held) + view[:take]
-        try:
-            at, left = self._head(memoryview(head), 0)
-        except Incomplete:
-            if take < size:
-                # The properties' length has just become known.
-                return self._resume(view, size)
-            self._held = bytearray(head)
+        front = bytes(held) + view[:_MAX_FIXED_HEAD]
+        found = self._whole_head(front)
+        if found is None and size > _MAX_FIXED_HEAD:
+            # Its properties are long; no head is longer than this.
+            front = bytes(held) + view[: _MAX_FIXED_HEAD + self._limits.properties]
+            found = self._whole_head(front)
+        if found is None:
+            self._held = bytearray(front)
             return size
+        at, left = found
         self._held = bytearray()
         self._need = 0
         at -= len(held)
@@ -114,6 +114,12 @@ class RecordReader:
         if left and not self._left:
             self._sink.end()
         return at + here
+
+    def _whole_head(self, front: bytes) -> tuple[int, int] | None:
+        try:
+            return self._head(memoryview(front), 0)
+        except Incomplete:
+            return None
 
     def _properties(self, data: memoryview, at: int, start: int) -> tuple[bytes, int]:
         """The Properties field at ``at`` of the head that began at ``start``."""

@@ -116,6 +116,22 @@ def test_long_properties_in_any_steps(step: int) -> None:
     assert read_fetch(wire, *range(0, len(wire), step)).records == [*objects, FIN]
 
 
+@pytest.mark.parametrize("size", range(30, 70))
+def test_properties_that_end_just_where_the_first_look_ends(size: int) -> None:
+    # The payload length behind them is long enough to be cut by that look.
+    header = SubgroupHeader(7, 12, 0, 100, has_properties=True)
+    properties = write_pairs([(0x79, bytes(size))])
+    head = ObjectHead(12, 0, 1 << 60, 100, 1 << 60, properties=properties)
+    wire = SubgroupEncoder(header).head(head) + bytes(100)
+    for place in range(1, len(wire) - 100):
+        sink = Recorder()
+        reader = SubgroupReader(header, 128, sink)
+        reader.feed(wire[:place])
+        reader.feed(wire[place:])
+        assert sink.begun == head
+        assert sum(map(len, sink.views)) == 100
+
+
 def test_the_cap_on_properties_is_the_callers() -> None:
     header = SubgroupHeader(7, 12, 0, 100, has_properties=True)
     head = SubgroupEncoder(header).head(ObjectHead(12, 0, 0, 100, 1, properties=LONG))
