@@ -354,7 +354,12 @@ FETCHES = (
         "15.10",
         "05 04 | 1c 0a 00 80 01 61 | 00 01 62 | 04 03 01 63 | 0c 00 00 01 64",
         FetchHeader(4),
-        (_fetched(10, 0, b"a"), _fetched(10, 1, b"b"), _fetched(10, 4, b"c"), _fetched(11, 0, b"d")),
+        (
+            _fetched(10, 0, b"a"),
+            _fetched(10, 1, b"b"),
+            _fetched(10, 4, b"c"),
+            _fetched(11, 0, b"d"),
+        ),
     ),
     StreamVector(
         "15.10",
