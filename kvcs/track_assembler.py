@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvcs.errors import ObjectRejected, PublicationConflict, RejectReason
+from kvcs.errors import InvalidInput, ObjectRejected, PublicationConflict, RejectReason
 from kvcs.names import Codec, Component, TrackName
 from kvcs.payload import HEADER_OCTETS, Expectation, check_header, decode_header, digest_of
 from moqt.errors import MalformedTrack
@@ -49,26 +50,33 @@ class Wanted(NamedTuple):
 
 
 class Plane:
-    """K, or V, of each layer; a layer is allocated when first written to."""
+    """K, or V, of all wanted layers.
 
-    __slots__ = ("_layer_octets", "_layers", "_size")
+    Anonymous memory takes pages only as octets arrive; a ``bytearray`` would take all at once, on
+    the word of a manifest. Raises InvalidInput when the system has not that much.
+    """
+
+    __slots__ = ("_first", "_layer_octets", "_memory", "_size")
 
     def __init__(self, wanted: Wanted) -> None:
+        self._first = wanted.layers[0]
         self._size = wanted.geometry.block_octets(Component.K)
         self._layer_octets = wanted.blocks * self._size
-        self._layers: dict[int, memoryview] = {}
+        total = len(wanted.layers) * self._layer_octets
+        try:
+            self._memory = memoryview(mmap.mmap(-1, total, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        except (OSError, OverflowError) as error:
+            raise InvalidInput(f"no memory for {total} octets: {error}") from None
 
     def layer(self, layer: int) -> memoryview:
         """The layer's tensor."""
-        view = self._layers.get(layer)
-        if view is None:
-            view = self._layers[layer] = memoryview(bytearray(self._layer_octets))
-        return view
+        at = (layer - self._first) * self._layer_octets
+        return self._memory[at : at + self._layer_octets]
 
     def place(self, place: Location) -> memoryview:
         """Where one block of it goes."""
-        at = place.object * self._size
-        return self.layer(place.group)[at : at + self._size]
+        at = (place.group - self._first) * self._layer_octets + place.object * self._size
+        return self._memory[at : at + self._size]
 
 
 class _Spare(NamedTuple):
@@ -281,8 +289,6 @@ class ObjectStream:
             self._track.end_of(head.status, place)
         elif not self._track.wants(place):
             self._track.counters.surplus += 1
-        elif head.length < HEADER_OCTETS:
-            self._track.counters.rejected[RejectReason.LENGTH] += 1
         else:
             self._place, self._length = place, head.length
             self._fill(self._header)

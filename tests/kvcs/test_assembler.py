@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from kvcs.errors import (
     RejectReason,
 )
 from kvcs.names import Component, TrackName
-from kvcs.payload import decode_header, digest_of, encode_header
+from kvcs.payload import decode_header, digest_of, encode_header, header_of
 from moqt.errors import MalformedTrack
 from moqt.model import Gap, GapKind, Location, LocationRange, ObjectStatus
 from tests.kvcs.blocks import KV, K, Segment, V, feed, head, small, status
@@ -281,11 +283,31 @@ def test_wrong_questions(segment: Segment) -> None:
         assembly.apply_manifest(replace(segment.entry((K, V), 0), blocks=4))
 
 
-def test_a_huge_segment_allocates_nothing_until_it_comes() -> None:
-    geometry = replace(small().geometry, layers=4096, blocks=1 << 19)
-    assembly = Assembly(geometry, [K, V])
-    feed(assembly.stream(K), Location(0, 0), b"KVO1" + bytes(68))
-    assert assembly.counters.rejected == {RejectReason.VERSION: 1}
+def resident() -> int:
+    """Octets of memory that this process really holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_memory_is_taken_as_octets_arrive(segment: Segment) -> None:
+    geometry = replace(segment.geometry, layers=1024, blocks=1 << 16)
+    before = resident()
+    assembly = Assembly(geometry, [K, V])  # 512 MiB on the word of a manifest
+    for layer in range(1024):
+        place = Location(layer, 1)
+        header = header_of(geometry, Component.K, *place, [b"data"])
+        feed(assembly.stream(K), place, encode_header(header) + b"data")
+    assert assembly.counters.objects == 1024
+    assert resident() - before < 32 << 20
+
+
+@pytest.mark.parametrize("head_dim", [1 << 10, 1 << 16])
+def test_more_memory_than_there_is(segment: Segment, head_dim: int) -> None:
+    blocks = (1 << 32) - 1
+    geometry = replace(
+        segment.geometry, layers=4096, blocks=blocks, head_dim=head_dim, kv_heads=1 << 10
+    )
+    with pytest.raises(InvalidInput, match="no memory for"):
+        Assembly(geometry, [K, V], max_octets=1 << 80)
 
 
 # ---------------------------------------------------------------------------------- status objects
@@ -481,6 +503,21 @@ def test_a_late_manifest_takes_back(segment: Segment) -> None:
     feed(assembly.stream(K), PLACE, segment.payload(K, PLACE))
     assert usable == [1, 0, 0]
     assert assembly.layer_buffer(Component.K, 0) == segment.tensors[Component.K, 0]
+
+
+def test_a_place_that_was_taken_back_forgets_its_copies(segment: Segment) -> None:
+    assembly = Assembly(segment.geometry, [K, V])
+    owner = assembly.stream(K)
+    wrong = other(segment, K, PLACE)
+    owner.begin(head(PLACE, len(wrong)))
+    owner.write(wrong[:70])
+    feed(assembly.stream(K), PLACE, wrong)
+    owner.write(wrong[70:])
+    owner.end()
+    assembly.apply_manifest(segment.entry((K, V), 1))
+    assert assembly.counters.objects == 0
+    feed(owner, PLACE, segment.payload(K, PLACE))
+    assert assembly.counters.objects == 1
 
 
 def test_a_manifest_that_comes_while_objects_arrive(segment: Segment) -> None:

@@ -179,6 +179,7 @@ FAULTS = {
     "keys short": (_member(*S0, "block_keys_sha256", value="aa"), "'block_keys_sha256' must be 64"),
     "keys not hex": (_member(*S0, "block_keys_sha256", value="x" * 64), "must be 64 hex"),
     "keys blanks": (_member(*S0, "block_keys_sha256", value=" " * 64), "must be 64 hex"),
+    "keys gap": (_member(*S0, "block_keys_sha256", value="aa  " * 16), "must be 64 hex"),
     "keys surrogates": (_member(*S0, "block_keys_sha256", value="\ud800" * 64), "must be 64 hex"),
     "keys missing": (_without(*S0, "block_keys_sha256"), "'block_keys_sha256' is missing"),
     "tracks empty": (_member(*S0, "tracks", value=[]), "'tracks' must name at least one"),

@@ -246,6 +246,8 @@ def test_any_tensors_go_both_ways(
         assert file.tensors == specs
         assert {name: bytes(file.view(name)) for name in specs} == tensors
         # safetensors aligns the data; ours is aligned to each element as well
+        start = path.stat().st_size - sum(spec.octets for spec in specs.values())
+        assert start % 8 == 0
         for name, spec in specs.items():
             assert file._offsets[name] % ELEMENT_OCTETS[spec.dtype] == 0
 
