@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from moqt.codec import varint
 from moqt.codec.profile import LATEST
-from moqt.codec.properties import check_object_properties
+from moqt.codec.properties import check_object_properties, check_own_properties
 from moqt.codec.records import DEFAULT_LIMITS, ReadLimits, RecordReader
 from moqt.codec.varint import Incomplete
 from moqt.errors import Misuse, ProtocolViolation
@@ -349,6 +349,8 @@ class SubgroupEncoder:
         ):
             raise Misuse(f"object {head.location} does not follow on this subgroup stream")
         out = varint.encode(delta)
+        if head.properties:
+            check_own_properties(head.properties, head.location)
         if self._has_properties:
             out += varint.encode(len(head.properties)) + head.properties
         elif head.properties:
@@ -395,6 +397,7 @@ class FetchEncoder:
             flags |= _F_PRIORITY
             tail = _octet(head.priority)
         if head.properties:
+            check_own_properties(head.properties, head.location)
             flags |= _F_PROPERTIES
             tail += varint.encode(len(head.properties)) + head.properties
         self._group = head.group

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from moqt.codec.cursor import Reader, Writer
 from moqt.codec.data import read_status
 from moqt.codec.profile import LATEST, Profile
-from moqt.codec.properties import check_object_properties
+from moqt.codec.properties import check_object_properties, check_own_properties
 from moqt.codec.records import DEFAULT_LIMITS, ReadLimits
 from moqt.codec.varint import Incomplete
 from moqt.errors import Misuse, ProtocolViolation
@@ -115,6 +115,8 @@ def encode_datagram(
         raise Misuse(
             f"datagram of status {head.status.name} with payload, properties or end_of_group"
         )
+    if head.properties:
+        check_own_properties(head.properties, head.location)
     inherits = head.priority == default_priority
     out = Writer()
     out.varint(

@@ -139,7 +139,7 @@ class TrackProperties:
         for code, value in (*outer, *read_pairs(immutable or b"")):
             if code in MANDATORY:
                 mandatory.append(code)
-            elif (name := _TRACK_FIELDS.get(code)) is not None:
+            elif isinstance(value, int) and (name := _TRACK_FIELDS.get(code)) is not None:
                 values.setdefault(name, _checked(code, value))
         return cls(
             **values, immutable=immutable, unknown_mandatory=tuple(mandatory), raw=bytes(raw)
@@ -185,9 +185,7 @@ _KINDS: Final[dict[int, Callable[[int], int]]] = {
 }
 
 
-def _checked(code: int, value: int | bytes) -> int | bytes:
-    if isinstance(value, bytes):
-        return value
+def _checked(code: int, value: int) -> int:
     allowed = _RANGES.get(code)
     if allowed is not None and value not in allowed:
         raise ProtocolViolation(
@@ -231,6 +229,14 @@ def check_object_properties(raw: BytesLike, location: Location | None = None) ->
         limit = location.group if code == PRIOR_GROUP_ID_GAP else location.object
         if isinstance(value, int) and value > limit:
             raise MalformedTrack(f"prior gap {code:#x} of {value} before id {limit}")
+
+
+def check_own_properties(raw: BytesLike, location: Location) -> None:
+    """Misuse for object properties of our caller's that a peer would have to refuse."""
+    try:
+        check_object_properties(raw, location)
+    except (ProtocolViolation, MalformedTrack) as fault:
+        raise Misuse(f"properties of object {tuple(location)}: {fault}") from None
 
 
 def _both_lists(raw: BytesLike) -> tuple[list[Pair], bytes | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moqt.codec import varint
@@ -25,7 +26,7 @@ class ReadLimits(NamedTuple):
 DEFAULT_LIMITS: Final = ReadLimits()
 
 
-class RecordReader:
+class RecordReader(ABC):
     """Cuts a stream after its header into heads and payload views, however its octets arrive.
 
     Payload views are slices of what was fed. Only a cut head is held: at most its fixed part and
@@ -137,9 +138,9 @@ class RecordReader:
             raise Incomplete("cut inside object properties")
         return bytes(data[at:end]), end
 
+    @abstractmethod
     def _head(self, data: memoryview, at: int) -> tuple[int, int]:
         """Read one record at ``at`` and report it; next offset and payload length.
 
         Incomplete leaves no trace. An object without payload is ended at once.
         """
-        raise NotImplementedError

@@ -90,6 +90,7 @@ def test_fetch_header_of_another_stream_is_a_violation() -> None:
         FetchHeader.decode(octets("54 07"))
 
 
+@pytest.mark.rule("M437", "M438")
 @pytest.mark.parametrize("vector", SUBGROUPS, ids=lambda vector: vector.hex[:16])
 def test_subgroup_vector(vector: StreamVector) -> None:
     wire = octets(vector.hex)
@@ -436,7 +437,6 @@ def test_our_own_status_object_has_no_properties() -> None:
         encoder.head(ObjectHead(12, 1, 0, 100, 0, ObjectStatus.END_OF_TRACK, b"\x02\x05"))
 
 
-@pytest.mark.rule("M046", "M047")
 @pytest.mark.parametrize(
     ("order", "place"),
     [
@@ -456,6 +456,17 @@ def test_fetch_records_out_of_order_are_misuse(order: GroupOrder, place: tuple[i
         encoder.head(ObjectHead(place[0], 0, place[1], 128, 1))
     with pytest.raises(Misuse):
         encoder.gap(Gap(GapKind.UNKNOWN, Location(*place)))
+
+
+@pytest.mark.rule("M086", "M409", "M412", "M416", "M501")
+@pytest.mark.parametrize("properties", ["c04000 00", "0b 00 00 00", "3c 00 00 00", "3e 06", "80"])
+def test_our_own_bad_object_properties_are_misuse(properties: str) -> None:
+    head = ObjectHead(12, 0, 5, 100, 1, properties=octets(properties))
+    header = SubgroupHeader(7, 12, 0, 100, has_properties=True)
+    with pytest.raises(Misuse, match="properties of object"):
+        SubgroupEncoder(header).head(head)
+    with pytest.raises(Misuse, match="properties of object"):
+        FetchEncoder(GroupOrder.ASCENDING).head(head)
 
 
 def test_a_priority_out_of_range_is_misuse() -> None:

@@ -48,7 +48,7 @@ def datagram(flags: int) -> bytes:
     )
 
 
-@pytest.mark.rule("M533")
+@pytest.mark.rule("M502", "M533")
 @pytest.mark.parametrize("flags", VALID, ids=hex)
 def test_every_valid_type_decodes(flags: int) -> None:
     found = decode_datagram(datagram(flags))
@@ -186,7 +186,7 @@ def test_round_trip(
     assert bytes(found.payload) == payload
 
 
-@pytest.mark.rule("M502", "M421", "M422")
+@pytest.mark.rule("M421", "M422", "M532")
 @pytest.mark.parametrize(
     ("head", "payload", "ends"),
     [
@@ -195,6 +195,7 @@ def test_round_trip(
         (ObjectHead(1, None, 1, 0, 0, ObjectStatus.END_OF_GROUP, b"\x02\x05"), b"", False),
         (ObjectHead(1, None, 1, 0, 0, ObjectStatus.END_OF_TRACK), b"", True),
         (ObjectHead(1, None, 1, 256, 0), b"", False),
+        (ObjectHead(1, None, 1, 0, 0, properties=b"\x3e\x06"), b"", False),
     ],
 )
 def test_our_own_bad_datagram_is_misuse(head: ObjectHead, payload: bytes, ends: bool) -> None:
