@@ -56,6 +56,7 @@ class Pump:
         self._check_slots()
         credit = _aioquic.connection_credit(self._quic) - unsent
         budget = unsent_budget(_aioquic.rate(self._quic), self._options.unsent_budget)
+        feeder.quantum = budget // 2  # two streams fill it: few at once, and turns stay short
         fed = False
         while (handle := feeder.peek()) is not None:
             level = feeder.order(handle)[:3]

@@ -58,6 +58,7 @@ class _Stream:
         "fin",
         "gate",
         "key",
+        "level",
         "order",
         "parked",
         "queue",
@@ -78,14 +79,16 @@ class _Stream:
         self.parked = False
         self.blocked = False
         self.entry: _Entry | None = None
+        self.level: _Level  # where its flow waits, set while it is ready
 
 
 class _Flow:
     """The ready streams of one flow on one level; one heap a gate, smallest rank on top."""
 
-    __slots__ = ("heaps", "live", "stale")
+    __slots__ = ("heaps", "live", "spent", "stale")
 
     def __init__(self) -> None:
+        self.spent = 0  # octets of its present turn
         self.heaps: tuple[list[_Entry], ...] = tuple([] for _ in Gate)
         self.live = 0
         self.stale = 0
@@ -94,13 +97,12 @@ class _Flow:
         """The first live entry whose gate is not in the bit set ``shut``."""
         best = None
         for gate, heap in enumerate(self.heaps):
-            if not heap or shut >> gate & 1:
-                continue
-            while heap and heap[0][2].entry is not heap[0]:
-                heappop(heap)
-                self.stale -= 1
-            if heap and (best is None or heap[0] < best):
-                best = heap[0]
+            if heap and not shut >> gate & 1:
+                while heap and heap[0][2].entry is not heap[0]:
+                    heappop(heap)
+                    self.stale -= 1
+                if heap and (best is None or heap[0] < best):
+                    best = heap[0]
         return best
 
     def compact(self) -> None:
@@ -115,10 +117,12 @@ class Feeder:
     """Streams by key. ``next`` takes pieces in order; every other call only changes what is queued.
 
     Calls on an unknown key are ignored: a stream is unknown after its FIN, ``drop`` or abort.
+    ``quantum`` is the least a flow sends in its turn; larger turns mean fewer streams at once.
     """
 
     def __init__(self, aborted: Callable[[int, int], None]) -> None:
         """``aborted(key, code)`` is told when a source raised ``StreamAbort``; the key is gone."""
+        self.quantum = 1
         self._aborted = aborted
         self._streams: dict[int, _Stream] = {}
         self._levels: dict[tuple[int, int, int], _Level] = {}
@@ -238,7 +242,7 @@ class Feeder:
     def next(self, limit: int) -> tuple[int, BytesLike, bool] | None:
         """Take the next piece, at most ``limit`` octets: ``(key, view, fin)``, None when idle.
 
-        Streams of equal priority take turns piece by piece. A FIN alone has an empty view.
+        Flows of equal priority take turns. A FIN alone has an empty view.
         """
         if self.peek() is None:
             return None
@@ -250,7 +254,7 @@ class Feeder:
         stream.size -= size
         self._unsent -= size
         fin = stream.fin and not stream.queue
-        self._turn(stream)
+        self._turn(stream, size)
         if fin:
             self._leave(stream)
             del self._streams[stream.key]
@@ -266,7 +270,7 @@ class Feeder:
         queue = stream.queue
         added = 0
         for view in views:
-            if isinstance(view, memoryview) and (view.ndim != 1 or view.format != "B"):
+            if type(view) is memoryview and (view.itemsize != 1 or view.ndim != 1):
                 view = view.cast("B")
             size = len(view)
             if size:
@@ -302,10 +306,9 @@ class Feeder:
         return b"".join(parts)
 
     def _pull(self, stream: _Stream) -> None:
-        """Ask the source for one chunk. It may call back into this feeder, so look afresh after."""
+        """Ask the source for a chunk. It may call back: what changes the order clears _top."""
         key = stream.key
         source = stream.source
-        self._top = None
         if source is None:
             self._leave(stream)
             return
@@ -352,6 +355,7 @@ class Feeder:
         flow = level.get(order.flow)
         if flow is None:
             flow = level[order.flow] = _Flow()
+        stream.level = level
         entry = stream.entry = (order.rank, stream.seq, stream)
         heappush(flow.heaps[stream.gate], entry)
         flow.live += 1
@@ -384,12 +388,16 @@ class Feeder:
         if flow.stale > flow.live + STALE_SLACK:
             flow.compact()
 
-    def _turn(self, stream: _Stream) -> None:
-        """Put the flow behind the others of its level."""
-        level = self._levels[stream.order[:3]]
+    def _turn(self, stream: _Stream, size: int) -> None:
+        """Once it has had its quantum, put the flow behind the others of its level."""
+        level = stream.level
         if len(level) > 1:
-            level.move_to_end(stream.order.flow)
-            self._top = None
+            flow = level[stream.order.flow]
+            flow.spent += size
+            if flow.spent >= self.quantum:
+                flow.spent = 0
+                level.move_to_end(stream.order.flow)
+                self._top = None
 
     def _head(self) -> _Stream | None:
         shut = self._shut
