@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Final, NoReturn, Protocol, TypeAlias
+from typing import Final, NoReturn, Protocol, SupportsIndex, TypeAlias
 
 import rfc8785
 
@@ -308,9 +308,11 @@ def _pack_tokens(tokens: Sequence[int]) -> bytes:
     try:
         return struct.pack(f">{len(tokens)}I", *tokens)
     except struct.error:
-        for index, token in enumerate(tokens):
-            if not isinstance(token, int) or not 0 <= token < 1 << 32:
-                raise InvalidInput(
-                    f"token {index} is {token!r}: token ids are integers from 0 to {(1 << 32) - 1}"
-                ) from None
-        raise
+        index = next(n for n, token in enumerate(tokens) if not _is_token(token))
+        raise InvalidInput(
+            f"token {index} is {tokens[index]!r}: token ids are integers from 0 to {(1 << 32) - 1}"
+        ) from None
+
+
+def _is_token(token: object) -> bool:
+    return isinstance(token, SupportsIndex) and 0 <= token.__index__() < 1 << 32

@@ -128,13 +128,11 @@ class TensorFile:
 
     def _parse(self, header: bytes) -> None:
         try:
-            if not header.startswith(b"{"):
-                raise ValueError("it does not begin with {")
             value = strictjson.loads(header, max_octets=MAX_HEADER, max_values=MAX_VALUES)
+            if not header.startswith(b"{") or not isinstance(value, dict):
+                raise ValueError("it must begin with {")
         except ValueError as error:
             raise self._refuse(f"header is not that of safetensors: {error}") from None
-        if not isinstance(value, dict):
-            raise self._refuse("header is not a JSON object")
         self.metadata = self._read_metadata(value.pop(METADATA, {}))
         found = sorted(
             ((*self._read_tensor(name, entry), name) for name, entry in value.items()),

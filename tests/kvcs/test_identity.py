@@ -107,10 +107,10 @@ def test_token_ids_of_any_integer_type_are_taken() -> None:
         assert KVSP_PROFILE_0.block_keys(KEY, COMPAT_ID, tokens, 1) == expected
 
 
-@pytest.mark.parametrize("bad", [-1, 1 << 32, 1.5, "7", None])
+@pytest.mark.parametrize("bad", [-1, 1 << 32, 1 << 70, 1.5, "7", None])
 def test_other_token_ids_are_refused(bad: Any) -> None:
     with pytest.raises(InvalidInput, match=f"token 1 is {bad!r}: token ids are integers"):
-        KVSP_PROFILE_0.block_keys(KEY, COMPAT_ID, [1, bad, 3], 1)
+        KVSP_PROFILE_0.block_keys(KEY, COMPAT_ID, [np.uint32(1), bad, 3], 1)
 
 
 def test_wrong_arguments_of_block_keys() -> None:

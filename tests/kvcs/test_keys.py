@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -54,6 +55,17 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OutputFailed, match="cannot be written: No such file"):
         create_scope_key(tmp_path / "none" / "key")
+
+
+def test_a_full_disk_leaves_no_empty_key(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OutputFailed, match="cannot be written"):
+            create_scope_key(tmp_path / "k")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
