@@ -30,6 +30,9 @@ MAX_VALUES: Final = 2_000_000
 LAYERS_PER_VERSION: Final = 8
 DIGEST_LENGTH: Final = 32
 
+#: In place of block_keys_sha256 by a publisher with ready-made names and no Block Keys.
+UNSTATED: Final = bytes(DIGEST_LENGTH)
+
 _PRODUCTION: Final = re.compile(r"[0-9a-f]{32}")
 _T = TypeVar("_T")
 
@@ -172,13 +175,15 @@ class ManifestBuilder:
         return self._changed or self._fresh_layers >= LAYERS_PER_VERSION
 
     def add_segment(
-        self, block_keys: Sequence[bytes], components: Sequence[Component], codec: str = "raw"
+        self, block_keys: Sequence[bytes] | int, components: Sequence[Component], codec: str = "raw"
     ) -> SegmentEntry:
         """The next segment, covering the blocks that ``block_keys`` (raw octets) name.
 
-        Raises InvalidInput without blocks or components.
+        Where only their number is known, the entry says UNSTATED. Raises InvalidInput without
+        blocks or components.
         """
-        if not block_keys:
+        blocks = block_keys if isinstance(block_keys, int) else len(block_keys)
+        if blocks < 1:
             raise InvalidInput(
                 "segment without a complete block: give at least block_tokens tokens"
             )
@@ -189,8 +194,10 @@ class ManifestBuilder:
         entry = SegmentEntry(
             segment=segment,
             first_block=last.first_block + last.blocks if last else 0,
-            blocks=len(block_keys),
-            block_keys_sha256=block_keys_sha256(block_keys),
+            blocks=blocks,
+            block_keys_sha256=(
+                UNSTATED if isinstance(block_keys, int) else block_keys_sha256(block_keys)
+            ),
             tracks=tuple(TrackName(component, codec, segment) for component in components),
         )
         self._segments.append(_Open(entry))

@@ -1,0 +1,280 @@
+"""Which publications exist for the prefixes of a prompt (kvcs.md §5)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from kvcs.bell import Bell
+from kvcs.errors import InvalidInput, UnknownPublication
+from kvcs.names import PublicationName, namespace_prefix
+from moqt.errors import MoqtError, RequestCode, RequestFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvcs.relays import Link, Links
+    from moqt.model import TrackNamespace
+    from moqt.session.namespaces import OutgoingSubscribeNamespace
+
+#: How shorter prefixes are looked for. True: one question for all of them (three fields), or one
+#: for each where that is refused. "prefix3", "each": only that way. False: not at all (privacy).
+Probe: TypeAlias = bool | Literal["prefix3", "each"]
+
+#: A peer that does not answer SUBSCRIBE_NAMESPACE knows nothing, in seconds.
+ANSWER_TIMEOUT: Final = 5.0
+#: MOQT has no end marker: so long after REQUEST_OK nothing has come means none.
+NONE_AFTER: Final = 0.25
+#: Once one has come, others that are known follow within this.
+MORE_AFTER: Final = 0.05
+#: Prefixes asked for one by one: at once, and altogether.
+PROBES_AT_ONCE: Final = 8
+MAX_PROBES: Final = 64
+#: A question we have just taken back may still stand at the peer (draft-22 §4.2).
+OVERLAP_RETRIES: Final = 5
+OVERLAP_PAUSE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A publication whose segment 0 covers the first ``tokens`` tokens, ``blocks`` blocks.
+
+    ``keys`` are the Block Keys of the whole prompt it was found for.
+    """
+
+    name: PublicationName
+    blocks: int
+    tokens: int
+    keys: tuple[bytes, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a consumer looks for: a scope, a model, and the Block Keys of its tokens in order."""
+
+    scope_id: bytes
+    compat_id: bytes
+    keys: tuple[bytes, ...]
+    block_tokens: int
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput without a complete block."""
+        if not self.keys:
+            raise InvalidInput(
+                f"nothing to look for: the prompt fills no block of {self.block_tokens} tokens"
+            )
+
+    def match(self, name: PublicationName) -> Found | None:
+        """What ``name`` gives us; None when it belongs to another prompt."""
+        if (name.scope_id, name.compat_id) != (self.scope_id, self.compat_id):
+            return None
+        try:
+            blocks = self.keys.index(name.anchor_key) + 1
+        except ValueError:
+            return None
+        return Found(name, blocks, blocks * self.block_tokens, self.keys)
+
+    def prefix(self, blocks: int | None = None) -> TrackNamespace:
+        """Four fields for the first ``blocks`` blocks; three fields for None."""
+        anchor = None if blocks is None else self.keys[blocks - 1]
+        return namespace_prefix(self.scope_id, self.compat_id, anchor)
+
+    def __str__(self) -> str:
+        """Shortened identifiers: they are no secrets, and nobody reads 32 octets."""
+        return (
+            f"scope {self.scope_id.hex()[:8]}, model {self.compat_id.hex()[:8]},"
+            f" anchor {self.keys[-1].hex()[:8]} ({len(self.keys)} blocks)"
+        )
+
+
+class Interest:
+    """A NamespaceListener: one SUBSCRIBE_NAMESPACE, shared by all who want what it covers."""
+
+    def __init__(self, link: Link, prefix: TrackNamespace) -> None:
+        self.prefix = prefix
+        self.names: dict[PublicationName, None] = {}
+        self.answered = False
+        self.error: MoqtError | None = None
+        self.users = 0
+        self.changed = Bell()
+        self._link = link
+        self._request: OutgoingSubscribeNamespace | None = None
+        try:
+            self._request = link.connection.subscribe_namespace(prefix, self)
+        except MoqtError as error:
+            self.ended(error)
+
+    @classmethod
+    def on(cls, link: Link, prefix: TrackNamespace) -> Interest:
+        """One that covers ``prefix``: a new one, or one that stands already."""
+        for known in link.interests.values():
+            if known.error is None and prefix[: len(known.prefix)] == known.prefix:
+                known.users += 1
+                return known
+        made = link.interests[prefix] = cls(link, prefix)
+        made.users += 1
+        return made
+
+    def release(self) -> None:
+        """One user less; without any the question is taken back."""
+        self.users -= 1
+        if self.users == 0:
+            if self._link.interests.get(self.prefix) is self:
+                del self._link.interests[self.prefix]
+            if self._request is not None:
+                self._request.cancel()
+
+    @property
+    def overlaps(self) -> bool:
+        """Refused because of another question on this session (draft-22 §4.2)."""
+        error = self.error
+        return isinstance(error, RequestFailed) and error.code == RequestCode.PREFIX_OVERLAP
+
+    # -- NamespaceListener -----------------------------------------------------------------------
+
+    def accepted(self) -> None:
+        """REQUEST_OK."""
+        self.answered = True
+        self.changed.ring()
+
+    def found(self, namespace: TrackNamespace) -> None:
+        """NAMESPACE; what is no publication is none of ours."""
+        try:
+            self.names[PublicationName.from_namespace(namespace)] = None
+        except InvalidInput:
+            return
+        self.changed.ring()
+        self._link.told()
+
+    def gone(self, namespace: TrackNamespace) -> None:
+        """NAMESPACE_DONE."""
+        try:
+            self.names.pop(PublicationName.from_namespace(namespace), None)
+        except InvalidInput:
+            return
+
+    def ended(self, error: MoqtError | None) -> None:
+        """Refused, or over."""
+        self.answered = True
+        self.names.clear()
+        self.error = error or RequestFailed(RequestCode.INTERNAL_ERROR, "the peer ended it")
+        self.changed.ring()
+
+
+class Search:
+    """One discovery: asks what it must, sees what is announced, and leaves nothing behind."""
+
+    def __init__(self, links: Links, prompt: Prompt, probe: Probe) -> None:
+        self._links = links
+        self._prompt = prompt
+        self._probe = probe
+        self._held: dict[Link, list[Interest]] = {}
+        self._refusals: dict[str, None] = {}
+
+    async def run(self, wait: float) -> list[Found]:
+        """Longest prefix first; raises UnknownPublication when ``wait`` seconds brought none."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        try:
+            while not (found := self.matches()):
+                # Questions stand until the end: only sessions that are new must still be asked.
+                new = [link for link in self._links.open if link.url and link not in self._held]
+                if new:
+                    await asyncio.gather(*(self._ask_link(link, wait > 0) for link in new))
+                elif (left := deadline - loop.time()) > 0:
+                    await self._links.changed.wait(left)
+                else:
+                    raise UnknownPublication(self._explain())
+            return found
+        finally:
+            for link in tuple(self._held):
+                self._drop(link)
+
+    def matches(self) -> list[Found]:
+        """What is announced by now, longest prefix first."""
+        names: dict[PublicationName, None] = {}
+        for link in self._links.open:
+            names |= link.announced
+            for interest in link.interests.values():
+                names |= interest.names
+        found = [match for name in names if (match := self._prompt.match(name)) is not None]
+        return sorted(found, key=lambda match: -match.blocks)
+
+    async def _ask_link(self, link: Link, waits: bool) -> None:
+        """Ask one session, in the order of kvcs.md §5, until something is found."""
+        probe, prompt = self._probe, self._prompt
+        count = len(prompt.keys)
+        each = probe == "each"
+        if isinstance(probe, bool):
+            await self._ask(link, [prompt.prefix(count)])
+        if (probe is True or probe == "prefix3") and not self.matches():
+            answered = await self._ask(link, [prompt.prefix()])
+            each = probe is True and not answered
+        if not each or self.matches():
+            return
+        longest_first = range(count, max(count - MAX_PROBES, 0), -1)
+        batches = [
+            [prompt.prefix(blocks) for blocks in longest_first[at : at + PROBES_AT_ONCE]]
+            for at in range(0, len(longest_first), PROBES_AT_ONCE)
+        ]
+        # Who goes on waiting, waits for the longest prefixes.
+        for batch in (*batches, *(batches[:1] if waits else ())):
+            await self._ask(link, batch)
+            if self.matches():
+                return
+
+    async def _ask(self, link: Link, prefixes: Sequence[TrackNamespace]) -> bool:
+        """Put new questions instead of those that stand; False when one was refused."""
+        self._drop(link)
+        self._held[link] = []
+        asked = (self._question(link, prefix) for prefix in prefixes)
+        interests = await asyncio.gather(*asked)
+        for interest in interests:
+            if not interest.answered:
+                self._refusals[f"{link} did not answer within {ANSWER_TIMEOUT:g} s"] = None
+            elif interest.error is not None:
+                self._refusals[f"{link} answered {interest.error}"] = None
+        if any(interest.error is None for interest in interests):
+            await self._settle()
+        return all(interest.error is None for interest in interests)
+
+    async def _question(self, link: Link, prefix: TrackNamespace) -> Interest:
+        """An answered question; when one of ours still stands in its way it is put again."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ANSWER_TIMEOUT
+        retries = OVERLAP_RETRIES
+        while True:
+            interest = Interest.on(link, prefix)
+            self._held[link].append(interest)
+            while not interest.answered and loop.time() < deadline:
+                await interest.changed.wait(deadline - loop.time())
+            if not interest.overlaps or not retries:
+                return interest
+            retries -= 1
+            self._held[link].remove(interest)
+            interest.release()
+            await asyncio.sleep(OVERLAP_PAUSE)
+
+    async def _settle(self) -> None:
+        """Give what is known the time to come in: none is told by silence alone."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + NONE_AFTER
+        while not self.matches() and loop.time() < deadline:
+            await self._links.changed.wait(deadline - loop.time())
+        known = 0
+        while (now := len(self.matches())) > known:
+            known = now
+            await asyncio.sleep(MORE_AFTER)
+
+    def _drop(self, link: Link) -> None:
+        for interest in self._held.pop(link, ()):
+            interest.release()
+
+    def _explain(self) -> str:
+        sessions = ", ".join(map(str, self._links.open)) or "no session"
+        text = (
+            f"no publication for {self._prompt} on {sessions}: it may not be published (yet), or"
+            " scope key, descriptor, token ids or request extras differ from the publisher's"
+        )
+        return "; ".join((text, *self._refusals))

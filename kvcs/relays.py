@@ -1,0 +1,232 @@
+"""The sessions of an endpoint: URLs tried in order, and who has announced what on which."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from kvcs.bell import Bell
+from kvcs.errors import InvalidInput
+from kvcs.names import PublicationName
+from moqt.endpoint import connect, serve
+from moqt.errors import RequestCode, RequestRefused, SessionClosed
+from moqt.session.ports import Unserved
+from transport.errors import ConnectFailed, ConnectFault
+from transport.url import MoqtUrl
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+
+    from kvcs.discovery import Interest
+    from kvcs.manifest_track import ManifestWatch
+    from moqt.codec.properties import SetupOptions
+    from moqt.driver import Connection
+    from moqt.endpoint import Server
+    from moqt.model import TrackNamespace
+    from moqt.session.config import SessionConfig
+    from moqt.session.namespaces import IncomingPublishNamespace
+    from transport.config import ClientTls, QuicOptions, ServerTls
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+#: Between two rounds over all URLs, in seconds, while there is time left to wait.
+ROUND_PAUSE: Final = 0.25
+#: A URL whose session has died is dialled once more in one retrieval, not for ever.
+SESSIONS_PER_URL: Final = 2
+#: What another attempt may cure.
+_PASSING: Final = (ConnectFault.UNREACHABLE, ConnectFault.TIMEOUT, ConnectFault.REFUSED)
+
+
+def parse_urls(urls: str | MoqtUrl | Sequence[str | MoqtUrl]) -> tuple[MoqtUrl, ...]:
+    """One URL or several, without their fragments; raises InvalidUrl, or InvalidInput for none."""
+    several = (urls,) if isinstance(urls, str | MoqtUrl) else tuple(urls)
+    if not several:
+        raise InvalidInput("no URL to connect to: give at least one, moqt://host[:port]/path")
+    parsed = (url if isinstance(url, MoqtUrl) else MoqtUrl.parse(url) for url in several)
+    return tuple(replace(url, fragment=None) for url in parsed)
+
+
+async def dial_first(
+    urls: Sequence[MoqtUrl], dial: Callable[[MoqtUrl], Awaitable[_T]], wait: float = 0.0
+) -> tuple[MoqtUrl, _T]:
+    """The first of ``urls`` that answers, and its session; for ``wait`` seconds, in rounds.
+
+    Raises ConnectFailed: the error of the only URL, or one that names them all.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
+    while True:
+        failures: list[ConnectFailed] = []
+        for url in urls:
+            try:
+                return url, await dial(url)
+            except ConnectFailed as error:
+                failures.append(error)
+            except SessionClosed as error:
+                failures.append(ConnectFailed(ConnectFault.REFUSED, f"{url}: {error}"))
+            _log.info("no session with %s: %s", url, failures[-1])
+        passing = any(failure.fault in _PASSING for failure in failures)
+        if not passing or loop.time() + ROUND_PAUSE > deadline:
+            break
+        await asyncio.sleep(ROUND_PAUSE)
+    if len(failures) == 1:
+        raise failures[0]
+    told = "; ".join(map(str, failures))
+    raise ConnectFailed(failures[-1].fault, f"none of {len(urls)} URLs answers: {told}")
+
+
+class Link(Unserved):
+    """One session as a consumer uses it; the RequestHandler of its peer's requests.
+
+    ``url`` is None when the peer dialled us. ``announced`` are the publications that it has
+    offered with PUBLISH_NAMESPACE; everything else it may ask for is refused.
+    """
+
+    def __init__(
+        self, connection: Connection, url: MoqtUrl | None, changed: Callable[[Link], None]
+    ) -> None:
+        self.connection = connection
+        self.url = url
+        self.ready = False
+        self.over = False
+        self.announced: dict[PublicationName, None] = {}
+        self.interests: dict[TrackNamespace, Interest] = {}
+        self.watches: dict[PublicationName, ManifestWatch] = {}
+        self._changed = changed
+
+    @property
+    def open(self) -> bool:
+        """True while requests can be made."""
+        return self.ready and not self.over
+
+    def __str__(self) -> str:
+        return "a publisher that connected" if self.url is None else str(self.url)
+
+    def offers(self, name: PublicationName) -> bool:
+        """True when the peer has said that it has this publication."""
+        told = (interest.names for interest in self.interests.values())
+        return name in self.announced or any(name in names for names in told)
+
+    def told(self) -> None:
+        """Something was learnt on this session."""
+        self._changed(self)
+
+    def on_setup(self, options: SetupOptions) -> None:
+        """The session is up."""
+        self.ready = True
+        self.told()
+
+    def on_publish_namespace(self, request: IncomingPublishNamespace) -> None:
+        """Note a publication; what is none interests nobody."""
+        try:
+            name = PublicationName.from_namespace(request.namespace)
+        except InvalidInput as error:
+            raise RequestRefused(RequestCode.UNINTERESTED, str(error)) from None
+        self.announced[name] = None
+        request.on_end = lambda: self._withdrawn(name)
+        request.accept()
+        self.told()
+
+    def on_closed(self, code: int, reason: str) -> None:
+        """Nothing is announced any more."""
+        self.announced.clear()
+        self.over = True
+        self.told()
+
+    def _withdrawn(self, name: PublicationName) -> None:
+        self.announced.pop(name, None)
+        self.told()
+
+
+class Links:
+    """All sessions of one consumer, dialled and accepted; ``changed`` rings for each event."""
+
+    def __init__(self, config: SessionConfig | None, quic: QuicOptions | None) -> None:
+        self.changed = Bell()
+        self._config = config
+        self._quic = quic
+        self._links: list[Link] = []
+        self._places: dict[MoqtUrl, ClientTls] = {}
+        self._server: Server | None = None
+        self._dialling = asyncio.Lock()
+
+    @property
+    def open(self) -> tuple[Link, ...]:
+        """The sessions that can be used, oldest first."""
+        return tuple(link for link in self._links if link.open)
+
+    @property
+    def urls(self) -> tuple[MoqtUrl, ...]:
+        """Every URL that was ever given, in order."""
+        return tuple(self._places)
+
+    async def connect(self, urls: Sequence[MoqtUrl], tls: ClientTls, wait: float = 0.0) -> Link:
+        """A session with the first URL that answers; raises ConnectFailed."""
+        self._places |= dict.fromkeys(urls, tls)
+        _, link = await dial_first(urls, self._dial, wait)
+        return link
+
+    async def listen(self, host: str, port: int, tls: ServerTls) -> int:
+        """Accept sessions; returns the port. Raises TransportError."""
+        if self._server is not None:
+            raise InvalidInput("this consumer listens already: one address is enough")
+        self._server = await serve(
+            host, port, tls=tls, handler=self._accept, config=self._config, quic=self._quic
+        )
+        return self._server.port
+
+    async def another(self, tried: Collection[Link], note: Callable[[str], None]) -> Link | None:
+        """A session that is not among ``tried``, opened if need be; None when none is left.
+
+        ``note`` is told why a URL gave none.
+        """
+        async with self._dialling:
+            for link in self.open:
+                if link not in tried:
+                    return link
+            for url in self._untried(tried):
+                try:
+                    return await self._dial(url)
+                except (ConnectFailed, SessionClosed) as error:
+                    note(f"{url}: {error}")
+        return None
+
+    async def close(self) -> None:
+        """End every session, then stop listening."""
+        closing = (link.connection.close() for link in self._links if link.connection.is_open)
+        await asyncio.gather(*closing)
+        self._links.clear()
+        if self._server is not None:
+            await self._server.close()
+
+    def _untried(self, tried: Collection[Link]) -> list[MoqtUrl]:
+        """Fresh URLs first, then those whose one session has died."""
+        counts = {url: sum(link.url == url for link in tried) for url in self._places}
+        alive = {link.url for link in self.open}
+        left = [url for url, count in counts.items() if count < SESSIONS_PER_URL]
+        return sorted((url for url in left if url not in alive), key=lambda url: counts[url])
+
+    async def _dial(self, url: MoqtUrl) -> Link:
+        made: list[Link] = []
+
+        def handler(connection: Connection) -> Link:
+            made.append(self._accept(connection, url))
+            return made[-1]
+
+        tls = self._places[url]
+        await connect(url, handler=handler, tls=tls, config=self._config, quic=self._quic)
+        return made[-1]
+
+    def _accept(self, connection: Connection, url: MoqtUrl | None = None) -> Link:
+        link = Link(connection, url, self._link_changed)
+        self._links.append(link)
+        return link
+
+    def _link_changed(self, link: Link) -> None:
+        if link.over and link in self._links:
+            self._links.remove(link)
+        self.changed.ring()
