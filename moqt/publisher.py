@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from moqt.codec.fields import check_name
 from moqt.codec.properties import TrackProperties
-from moqt.errors import DoneCode, Misuse, RequestCode, RequestRefused, StreamCode
+from moqt.errors import (
+    DoneCode,
+    Misuse,
+    MoqtError,
+    RequestCode,
+    RequestFailed,
+    RequestRefused,
+    StreamCode,
+)
 from moqt.model import (
     FullTrackName,
     GroupOrder,
@@ -26,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from moqt.driver import Connection
-    from moqt.errors import MoqtError
     from moqt.model import Gap, ObjectSink, TrackNamespace
     from moqt.session.fetches import IncomingFetch
     from moqt.session.namespaces import IncomingSubscribeNamespace, OutgoingPublishNamespace
@@ -135,11 +142,10 @@ class Track:
                 request.done(code, reason)
 
     def discard(self) -> None:
-        """Let go of every object; running fetches are reset."""
+        """Let go of every object: running fetches are reset, subscriptions get what is queued."""
+        self.end(DoneCode.INTERNAL_ERROR, "the track was withdrawn")
         self._discarded = True
         self._groups.clear()
-        for request in tuple(self._subscriptions):
-            request.withdrawn()
 
     @property
     def octets(self) -> int:
@@ -239,7 +245,7 @@ class SubgroupWriter:
         head = ObjectHead(
             self._group, self._subgroup, object_id, self._priority, length, status, properties
         )
-        self._track._keep(StoredObject(head, views))  # noqa: SLF001 - the writer is the track's own
+        self._track._keep(StoredObject(head, views))
         self._last = object_id
         for sink in self._sinks:
             sink.begin(head)
@@ -274,7 +280,7 @@ class SubgroupWriter:
 
     def _close(self) -> None:
         self._over = True
-        self._track._writer_over(self)  # noqa: SLF001 - the writer is the track's own
+        self._track._writer_over(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,12 +296,14 @@ class ServingLimits:
 class Catalog:
     """The tracks and namespaces of one endpoint, served on every connection it is given to."""
 
-    def __init__(self, limits: ServingLimits = ServingLimits()) -> None:  # noqa: B008 - frozen
+    def __init__(self, limits: ServingLimits = ServingLimits()) -> None:
         self._limits = limits
         self._tracks: dict[FullTrackName, Track] = {}
         self._namespaces: dict[TrackNamespace, None] = {}
         self._interests: set[IncomingSubscribeNamespace] = set()
         self._announced: dict[Connection, dict[TrackNamespace, OutgoingPublishNamespace]] = {}
+        #: Told when a peer refuses, or later revokes, an announcement.
+        self.on_refused: Callable[[TrackNamespace, RequestFailed], None] | None = None
 
     def add(self, track: Track) -> Track:
         """Serve ``track`` from now on."""
@@ -362,18 +370,24 @@ class Catalog:
         """The connection is gone."""
         self._announced.pop(connection, None)
 
-    @staticmethod
     def _announce(
+        self,
         connection: Connection,
         sent: dict[TrackNamespace, OutgoingPublishNamespace],
         namespace: TrackNamespace,
     ) -> None:
         def answered(error: MoqtError | None) -> None:
-            if error is not None:
-                sent.pop(namespace, None)
+            if error is None:
+                return
+            sent.pop(namespace, None)
+            if isinstance(error, RequestFailed) and self.on_refused is not None:
+                self.on_refused(namespace, error)
 
         if connection.is_open and namespace not in sent:
-            sent[namespace] = connection.publish_namespace(namespace, answered)
+            try:
+                sent[namespace] = connection.publish_namespace(namespace, answered)
+            except MoqtError:
+                return  # the session is ending: nothing can be announced on it any more
 
 
 class CatalogHandler(Unserved):
