@@ -24,7 +24,7 @@ from kvcs.cli.values import FILE, URL
 from kvcs.cli.waiting import line_on_stdin
 from kvcs.errors import InvalidInput, OutputFailed
 from kvcs.names import Component
-from kvcs.publisher import Publisher
+from kvcs.publisher import DEFAULT_RETENTION, Publisher
 from kvcs.tensorfile import KvCacheFile
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from kvcs.cli.output import Output
     from kvcs.identity import CompatibilityDescriptor
+    from kvcs.names import PublicationName
     from kvcs.publisher import Publication
     from transport.url import MoqtUrl
 
@@ -62,7 +63,7 @@ class PubOptions(RunOptions, PeerOptions, IdentityOptions):
     cache: Path
     relay: tuple[MoqtUrl, ...]
     pace: float
-    retention: float | None
+    retention: float
     wait: float
     linger: float | None
 
@@ -85,7 +86,11 @@ class PubOptions(RunOptions, PeerOptions, IdentityOptions):
     help="Seconds a layer takes: publishes as a model would that computes them now.",
 )
 @click.option(
-    "--retention", type=click.FloatRange(min=0), help="Seconds for which relays may keep it."
+    "--retention",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_RETENTION,
+    show_default=True,
+    help="Seconds for which it is kept, here and by relays.",
 )
 @click.option(
     "--wait",
@@ -97,38 +102,43 @@ class PubOptions(RunOptions, PeerOptions, IdentityOptions):
 @click.option(
     "--linger",
     type=click.FloatRange(min=0),
-    help="Seconds to serve after the last layer; until interrupted, if not given.",
+    help="Seconds to serve after the last layer; as long as --retention, if not given.",
 )
 @run_options
 @gathered(PubOptions)
 def main(options: PubOptions) -> None:
     """Publish the KV cache in the safetensors file CACHE, layer by layer."""
     options.check_peers(dials=bool(options.relay), dial_option="--relay URL")
+    name = options.ready_made
+    if name is None and options.scope_key is None:
+        raise click.UsageError(
+            "in which scope? Give --scope-key FILE (kvcs-keygen scope-key makes one), or"
+            " ready-made identifiers"
+        )
     output = choose_output(as_json=options.json)
     try:
-        run(lambda: publish(options, output), options.loop)
+        run(lambda: publish(options, name, output), options.loop)
     finally:
         output.close()
 
 
-async def publish(options: PubOptions, output: Output) -> None:
+async def publish(options: PubOptions, name: PublicationName | None, output: Output) -> None:
     """Open the file, get in touch, produce layer by layer, and serve on."""
-    name = options.ready_made
     with KvCacheFile(options.cache) as cache:
         descriptor = _descriptor(options, cache)
-        tokens = _tokens(options, cache)
+        tokens = _tokens(options, cache, ready_made=name is not None)
+        blocks = cache.tokens // descriptor.block_tokens
         async with Publisher(
             scope_key=options.load_scope_key(), retention=options.retention
         ) as publisher:
-            publication = await publisher.open(descriptor, tokens=tokens, name=name)
+            publication = publisher.open(descriptor, tokens=tokens, name=name, blocks=blocks)
             uri = await _reach(options, publisher, publication, output)
             _opened(publication, uri, cache, output)
             if options.hold:
                 await line_on_stdin(output)
             await _produce(options, cache, publication, output)
-            if options.linger is None:
-                await asyncio.Event().wait()
-            await publisher.close(linger=options.linger or 0.0)
+            linger = options.retention if options.linger is None else options.linger
+            await publisher.close(linger=linger)
 
 
 def _descriptor(options: PubOptions, cache: KvCacheFile) -> CompatibilityDescriptor:
@@ -148,10 +158,12 @@ def _descriptor(options: PubOptions, cache: KvCacheFile) -> CompatibilityDescrip
     return given
 
 
-def _tokens(options: PubOptions, cache: KvCacheFile) -> tuple[int, ...]:
-    """The prompt whose cache it is: given, or in the file."""
+def _tokens(options: PubOptions, cache: KvCacheFile, *, ready_made: bool) -> tuple[int, ...] | None:
+    """The prompt whose cache it is, given or in the file; a ready-made name can do without."""
     tokens = cache.token_ids if options.tokens is None else options.tokens
     if tokens is None:
+        if ready_made:
+            return None
         raise InvalidInput(
             f"file {options.cache} holds no tensor 'tokens': give the prompt with --tokens"
         )

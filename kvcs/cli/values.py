@@ -30,7 +30,7 @@ _LAYERS: Final = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 _SEPARATORS: Final = re.compile(r"[\s,\[\]]+")
 
 
-class Parsed(click.ParamType):
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # older ones take no argument
     """An option whose text ``parse`` reads; its ValueError is the usage error."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
