@@ -159,13 +159,15 @@ class _Dialer:
 
     def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
         ready = self._ready
-        if kind is None and ready.done() and ready.exception() is None:
-            return
+        if ready.done() and not ready.cancelled():
+            if ready.exception() is None and kind is None:
+                return
+        else:
+            ready.cancel()
         if self._session.connected:
             self._session.close(0, "given up")
         else:
             self._session.abandon(End(-1, "given up", remote=False))
-        ready.cancel()
 
     async def answered(self, seconds: float) -> bool:
         """Whether anything was heard from the address within ``seconds``."""

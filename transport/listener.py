@@ -152,13 +152,15 @@ class Listener:
                 session.close(code, reason)
             else:
                 session.abandon(End(-1, "the server stops", remote=False))
-        if self._members:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(MAX_LINGER):
-                    await self._empty.wait()
-        for session in list(self._members):
-            session.abandon(End(-1, "the server stops", remote=False))
-        self._channel.close()
+        try:
+            if self._members:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(MAX_LINGER):
+                        await self._empty.wait()
+        finally:
+            for session in list(self._members):
+                session.abandon(End(-1, "the server stops", remote=False))
+            self._channel.close()
 
     # -- transport.udp.Receiver --------------------------------------------------------------------
 

@@ -50,17 +50,21 @@ class Pump:
     def run(self) -> bool:
         """Hand pieces down while the budget allows; True when there were any."""
         feeder = self.feeder
-        unsent = self._cool()
+        urgent, objects = self._cool()
         if self._blocked:
             self._unblock()
         self._check_slots()
-        credit = _aioquic.connection_credit(self._quic) - unsent
+        credit = _aioquic.connection_credit(self._quic) - urgent - objects
         budget = unsent_budget(_aioquic.rate(self._quic), self._options.unsent_budget)
         feeder.quantum = budget // 2  # two streams fill it: few at once, and turns stay short
         fed = False
         while (handle := feeder.peek()) is not None:
             level = feeder.order(handle)[:3]
-            if not self._admits(handle, level, unsent, budget):
+            is_urgent = level[0] <= Tier.REQUEST
+            # Control and requests have a budget of their own: objects never hold them back.
+            if (urgent if is_urgent else objects) >= budget:
+                break
+            if not is_urgent and not self._has_place(handle, level):
                 break
             window = self._window(handle)
             if window <= 0 and feeder.unsent(handle):
@@ -71,8 +75,11 @@ class Pump:
             if piece is None:
                 break
             size = len(piece[1])
-            unsent += size
             credit -= size
+            if is_urgent:
+                urgent += size
+            else:
+                objects += size
             fed = True
             self._hand_down(piece, level)
         return fed
@@ -111,29 +118,27 @@ class Pump:
             table.end_send(entry)
             self._sent(handle)
 
-    def _cool(self) -> int:
-        """Never-sent octets inside QUIC; streams without any are no longer hot."""
-        unsent = 0
+    def _cool(self) -> tuple[int, int]:
+        """Never-sent octets inside QUIC, of control and requests and of objects.
+
+        Streams without any are no longer hot.
+        """
+        urgent = objects = 0
         cold = []
-        for handle, (stream, _level) in self._hot.items():
+        for handle, (stream, level) in self._hot.items():
             left = _aioquic.never_sent(stream)
-            unsent += left
             if not left:
                 cold.append(handle)
+            elif level[0] <= Tier.REQUEST:
+                urgent += left
+            else:
+                objects += left
         for handle in cold:
             del self._hot[handle]
-        return unsent
+        return urgent, objects
 
-    def _admits(self, handle: int, level: _Level, unsent: int, budget: int) -> bool:
-        """Whether the next piece may go down now, with ``unsent`` octets there already.
-
-        Control and requests have a share of their own. Of objects, only one more urgent than all
-        hot streams may join them when they are many.
-        """
-        if level[0] <= Tier.REQUEST:
-            return unsent < 2 * budget
-        if unsent >= budget:
-            return False
+    def _has_place(self, handle: int, level: _Level) -> bool:
+        """Whether the stream may become hot: of many, only one more urgent than all of them."""
         hot = self._hot
         if len(hot) < self._options.hot_streams or handle in hot:
             return True

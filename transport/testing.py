@@ -94,8 +94,8 @@ class Pair:
 
     def kill(self) -> None:
         """The path dies: both sides are told that the connection was lost."""
-        for side in (self.client, self.server):
-            self.call_later(0.0, side.lost)
+        self.call_later(0.0, lambda: self.client.end(-1, "connection lost", remote=False))
+        self.call_later(0.0, lambda: self.server.end(-1, "connection lost", remote=False))
 
     def freeze(self, direction: Direction, duration: float) -> None:
         """Nothing arrives in that direction for ``duration`` seconds; then all of it does."""
@@ -231,10 +231,6 @@ class PairSession:
             self._ready = True
             self.sink.connected()
             self._touch()
-
-    def lost(self) -> None:
-        """The path died."""
-        self.end(-1, "connection lost", remote=False)
 
     def end(self, code: int, reason: str, *, remote: bool) -> None:
         """The session is over by no call of its owner."""
