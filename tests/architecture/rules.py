@@ -21,7 +21,17 @@ FORBIDDEN_IMPORTS = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpic
 CORE_FORBIDS = {"asyncio", "socket", "ssl", "time", "logging", "random", "threading", "aioquic"}
 CORE_PREFIXES = ("moqt/codec/", "moqt/session/")
 CORE_FILES = {"moqt/errors.py", "moqt/model.py"} | {
-    f"kvcs/{name}.py" for name in ("identity", "payload", "manifest", "geometry", "assembler")
+    f"kvcs/{name}.py"
+    for name in (
+        "assembler",
+        "geometry",
+        "identity",
+        "manifest",
+        "names",
+        "payload",
+        "strictjson",
+        "track_assembler",
+    )
 }
 PROFILE = "moqt/codec/profile.py"
 QUARANTINE = "transport/_aioquic.py"
