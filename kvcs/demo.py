@@ -50,14 +50,10 @@ TIMEOUT: Final = 120.0
 #: Without a terminal: wide enough for the bars of two consumers.
 LOG_WIDTH: Final = 120
 #: Digits of a digest that tell two apart at a glance; compared are the octets.
-SHOWN_DIGITS: Final = 16
+SHOWN_DIGITS: Final = 8
 
-WHAT: Final = {
-    "a": "subscribed before production",
-    "b": "joined in the middle",
-    "c": "fetched after production",
-    "d": "fetched a part",
-}
+#: When each consumer comes, seen from the production.
+CAME: Final = {"a": "before", "b": "midway", "c": "after", "d": "after"}
 
 
 class DemoFailed(KvcsError):
@@ -124,13 +120,13 @@ class Demo:
         found = Console()
         self._console = found if found.is_terminal else Console(width=LOG_WIDTH)
         self._progress = Progress(
-            TextColumn("{task.description:32}"),
+            TextColumn("{task.description:10}"),
             BarColumn(),
             MofNCompleteColumn(),
             console=self._console,
             disable=not self._console.is_terminal,
         )
-        self._bars = {name: self._progress.add_task(f"{name}  {WHAT[name]}") for name in WHAT}
+        self._bars = {name: self._progress.add_task(f"{name} ({CAME[name]})") for name in CAME}
         self._bars["publisher"] = self._progress.add_task("publisher")
 
     async def play(self) -> None:
@@ -141,8 +137,9 @@ class Demo:
             self._console.print(
                 f"{self._options.cache.name}: {cache.metadata.get('model', 'unnamed model')},"
                 f" {shape.layers} layers, {shape.blocks} blocks of {BLOCK_TOKENS} tokens,"
-                f" {2 * shape.layers * shape.layer_octets(Component.K)} octets",
+                f" {shape.layers * shape.layer_octets(Component.KV)} octets",
                 highlight=False,
+                soft_wrap=True,
             )
             try:
                 async with asyncio.timeout(TIMEOUT), AsyncExitStack() as stack:
@@ -219,7 +216,7 @@ class Demo:
         self._line("production is over; c fetches all of it, d a part")
         await consumer("c", "--completed")
         await consumer("d", "--completed", *parts["d"].words)
-        for name in WHAT:
+        for name in CAME:
             await children[name].finish()
         self._line("all four consumers have what they asked for")
         return children
@@ -234,7 +231,7 @@ class Demo:
             self._progress.advance(self._bars[child.name])
 
     def _line(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def _draw(self, children: dict[str, Child]) -> None:
         """Per layer: published, received, verified; for a and b, who saw it being produced."""
@@ -249,38 +246,35 @@ class Demo:
         self._console.print(
             waterfall(
                 self._console,
-                "Each layer from published to verified, in seconds",
+                "Each layer in seconds; the bar runs from published to verified, after its making",
                 published,
                 arrivals,
             )
         )
         delays = [1000 * (one.verified - published[n]) for n, one in arrivals["a"].items()]
         self._line(
-            f"a had a layer verified {statistics.median(delays):.1f} ms after it was published"
-            f" (median; longest {max(delays):.1f} ms), while later ones were still being produced"
+            f"a had each layer verified {statistics.median(delays):.0f} ms after it was published"
+            f" (median; longest {max(delays):.0f} ms), while the next was still being made"
         )
 
     def _conclude(
         self, children: dict[str, Child], parts: dict[str, Part], verdicts: dict[str, Verdict]
     ) -> None:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for column in ("", "consumer", "layers", "blocks"):
+        for column in ("", "came"):
             table.add_column(column)
-        for column in ("objects", "octets", "duplicates", "missing"):
+        for column in ("layers x\nblocks", "objects", "octets", "dupli-\ncates", "missing"):
             table.add_column(column, justify="right")
-        for column in ("input SHA-256", "output SHA-256", "equal"):
+        for column in ("SHA-256\nof input", "SHA-256\nof output", "equal"):
             table.add_column(column)
-        for name, verdict in verdicts.items():
+        for name, (digest_in, digest_out, equal) in verdicts.items():
             report = children[name].of("report")[-1]
-            part = parts[name]
-            counts = [str(report[k]) for k in ("objects", "octets", "duplicates", "missing")]
-            equal = "[green]yes[/]" if verdict.equal else "[bold red]NO[/]"
+            (first, last), blocks = parts[name]
             table.add_row(
-                *(name, WHAT[name], f"{part.layers[0]}-{part.layers[1]}", str(part.blocks)),
-                *counts,
-                verdict.digest_in[:SHOWN_DIGITS],
-                verdict.digest_out[:SHOWN_DIGITS],
-                equal,
+                *(name, CAME[name], f"{first}-{last} x {blocks}"),
+                *(str(report[k]) for k in ("objects", "octets", "duplicates", "missing")),
+                *(digest_in[:SHOWN_DIGITS], digest_out[:SHOWN_DIGITS]),
+                "[green]yes[/]" if equal else "[bold red]NO[/]",
             )
         self._console.print(table)
         different = [name for name, verdict in verdicts.items() if not verdict.equal]
