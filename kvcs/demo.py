@@ -26,7 +26,7 @@ from rich.table import Table
 from kvcs.cli.children import Child, Event
 from kvcs.cli.command import Command, run
 from kvcs.cli.options import gathered
-from kvcs.cli.values import FILE
+from kvcs.cli.values import FILE, SECONDS
 from kvcs.cli.waterfall import Arrival, waterfall
 from kvcs.errors import InvalidInput, KvcsError
 from kvcs.geometry import Geometry
@@ -94,7 +94,7 @@ class DemoOptions:
 @click.option("--cache", type=FILE, default=CACHE, help="Another safetensors file to stream.")
 @click.option(
     "--pace",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     default=0.12,
     show_default=True,
     help="Seconds in which the publisher produces a layer.",
@@ -251,16 +251,19 @@ class Demo:
                 arrivals,
             )
         )
-        delays = [1000 * (one.verified - published[n]) for n, one in arrivals["a"].items()]
+        a = arrivals["a"]
+        delays = [1000 * (one.verified - published[layer]) for layer, one in a.items()]
+        early = sum(one.verified < published.get(layer + 1, 0.0) for layer, one in a.items())
         self._line(
-            f"a had each layer verified {statistics.median(delays):.0f} ms after it was published"
-            f" (median; longest {max(delays):.0f} ms), while the next was still being made"
+            f"a had a layer verified {statistics.median(delays):.0f} ms after it was published"
+            f" (median; longest {max(delays):.0f} ms), and {early} of {len(a) - 1} before the next"
+            " one was published"
         )
 
     def _conclude(
         self, children: dict[str, Child], parts: dict[str, Part], verdicts: dict[str, Verdict]
     ) -> None:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(box=box.SIMPLE_HEAD, padding=0)
         for column in ("", "came"):
             table.add_column(column)
         for column in ("layers x\nblocks", "objects", "octets", "dupli-\ncates", "missing"):

@@ -18,13 +18,15 @@ import click
 from kvcs.cli.output import emit_json, printable
 from kvcs.errors import KvcsError
 from moqt.errors import MoqtError
-from transport.errors import TransportError
+from transport.errors import ConnectFailed, ConnectFault, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
 LOOPS: Final = ("asyncio", "uvloop", "auto")
-_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
+_LEVELS: Final = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+#: What the advice of an error is called on a command line.
+_OPTIONS: Final = {ConnectFault.CERTIFICATE: " (--ca FILE, --server-name NAME)"}
 #: From this -v on, a failure shows where it came from.
 _TRACEBACK_FROM: Final = 2
 
@@ -65,16 +67,15 @@ class Command(click.Command):
         """Run; whatever is raised becomes a message and an exit code."""
         as_json = bool(ctx.params.get("json"))
         verbose = int(ctx.params.get("verbose") or 0)
-        logging.basicConfig(
-            level=_LEVELS[min(verbose, len(_LEVELS) - 1)],
-            format="%(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
-        )
+        _log_to_stderr(verbose)
         try:
             with _usage_reported(as_json=as_json):
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except ConnectFailed as error:
+            message = f"{error}{_OPTIONS.get(error.fault, '')}"
+            raise _failure(error, message, as_json=as_json, verbose=verbose) from error
         except (KvcsError, MoqtError, TransportError, OSError) as error:
             raise _failure(error, str(error), as_json=as_json, verbose=verbose) from error
         except Exception as error:
@@ -83,6 +84,16 @@ class Command(click.Command):
                 " traceback that -vv shows"
             )
             raise _failure(error, message, as_json=as_json, verbose=verbose) from error
+
+
+def _log_to_stderr(verbose: int) -> None:
+    """aioquic stays one step quieter: at first its warnings repeat what we say ourselves."""
+    logging.basicConfig(
+        level=_LEVELS[min(verbose + 1, len(_LEVELS) - 1)],
+        format="%(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("quic").setLevel(_LEVELS[min(verbose, len(_LEVELS) - 1)])
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]], loop: str) -> None:

@@ -53,6 +53,7 @@ def scope_key(file: Path) -> None:
 @click.option(
     "--name",
     "names",
+    metavar="NAME",
     multiple=True,
     default=("localhost", "127.0.0.1"),
     show_default=True,
@@ -61,6 +62,7 @@ def scope_key(file: Path) -> None:
 @click.option(
     "--days",
     type=click.IntRange(1, MAX_DAYS),
+    metavar="N",
     default=DEFAULT_DAYS,
     show_default=True,
     help="Days of validity.",

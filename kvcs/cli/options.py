@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kvcs.cli.command import LOOPS
-from kvcs.cli.values import ADDRESS, DESCRIPTOR, FILE, TOKENS, Address, identifier
+from kvcs.cli.values import ADDRESS, COUNT, DESCRIPTOR, FILE, TOKENS, Address, identifier
 from kvcs.keys import load_scope_key
 from kvcs.names import PublicationName
 from transport.config import ClientTls, ServerTls
@@ -140,7 +140,9 @@ peer_options = together(
         "--ca", type=FILE, help="To dial: trust this CA (PEM) instead of the public ones."
     ),
     click.option(
-        "--server-name", help="To dial: the name in the peer's certificate, if not the host's."
+        "--server-name",
+        metavar="NAME",
+        help="To dial: the name in the peer's certificate, if not the host's.",
     ),
     click.option(
         "--insecure", is_flag=True, help="To dial: accept any certificate. For experiments only."
@@ -203,10 +205,13 @@ identity_options = together(
         help="File with the key of the scope; kvcs-keygen scope-key makes one.",
     ),
     click.option("--tokens", type=TOKENS, help="Token ids of the prompt: 1,2,3 or @FILE."),
-    click.option("--model", help="Name of the model, if not that of the file's metadata."),
+    click.option(
+        "--model", metavar="NAME", help="Name of the model, if not that of the file's metadata."
+    ),
     click.option(
         "--block-tokens",
-        type=click.IntRange(min=1),
+        type=COUNT,
+        metavar="N",
         help=f"Tokens in a block: {DEFAULT_BLOCK_TOKENS} unless a descriptor says otherwise.",
     ),
     click.option(

@@ -20,7 +20,7 @@ from kvcs.cli.options import (
     run_options,
 )
 from kvcs.cli.output import choose_output, wall_clock
-from kvcs.cli.values import FILE, URL
+from kvcs.cli.values import FILE, SECONDS, URL
 from kvcs.cli.waiting import line_on_stdin
 from kvcs.errors import InvalidInput, OutputFailed
 from kvcs.names import Component
@@ -80,28 +80,28 @@ class PubOptions(RunOptions, PeerOptions, IdentityOptions):
 @identity_options
 @click.option(
     "--pace",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     default=0.0,
     show_default=True,
     help="Seconds a layer takes: publishes as a model would that computes them now.",
 )
 @click.option(
     "--retention",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     default=DEFAULT_RETENTION,
     show_default=True,
     help="Seconds for which it is kept, here and by relays.",
 )
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     default=0.0,
     show_default=True,
     help="Seconds to go on trying when no relay answers.",
 )
 @click.option(
     "--linger",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     help="Seconds to serve after the last layer; as long as --retention, if not given.",
 )
 @run_options

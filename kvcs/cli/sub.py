@@ -23,7 +23,7 @@ from kvcs.cli.options import (
     run_options,
 )
 from kvcs.cli.output import choose_output, wall_clock
-from kvcs.cli.values import FILE, LAYERS, URL
+from kvcs.cli.values import COUNT, FILE, LAYERS, SECONDS, URL
 from kvcs.cli.waiting import line_on_stdin
 from kvcs.cli.waterfall import Arrival, waterfall
 from kvcs.consumer import Consumer
@@ -116,9 +116,13 @@ class Prompt(NamedTuple):
 @click.option("--live", "mode", flag_value="live", help="The same as --mode live.")
 @click.option("--completed", "mode", flag_value="completed", help="The same as --mode completed.")
 @click.option("--layers", type=LAYERS, help="Only these layers, such as 8-15.")
-@click.option("--blocks", type=click.IntRange(min=1), help="Only so many leading blocks.")
+@click.option("--blocks", type=COUNT, metavar="N", help="Only so many leading blocks.")
 @click.option(
-    "--segment", type=click.IntRange(min=0), default=0, help="Segment of a chunked prefill."
+    "--segment",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    help="Segment of a chunked prefill.",
 )
 @click.option(
     "--like", type=FILE, help="Take model, shape and tokens from this safetensors file's header."
@@ -127,14 +131,14 @@ class Prompt(NamedTuple):
 @peer_options
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     default=0.0,
     show_default=True,
     help="Seconds to wait for a peer and a publication that are not there yet.",
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     default=PROGRESS_TIMEOUT,
     show_default=True,
     help="Seconds without anything new after which a source is given up.",
@@ -312,7 +316,7 @@ async def _receive(
     _summary(options, report, output)
     if options.waterfall and not options.json:
         console = Console()
-        console.print(waterfall(console, "When each layer came", {}, {"layer": arrivals}))
+        console.print(waterfall(console, "When each layer came", {}, {"": arrivals}))
 
 
 def _file(

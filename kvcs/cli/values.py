@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,17 @@ def parse_address(text: str) -> Address:
     return Address(found["v6"] or found["host"], int(found["port"]))
 
 
+def parse_seconds(text: str) -> float:
+    """A number of seconds, 0 or more; raises ValueError."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{text!r}: write a number of seconds, 0 or more, such as 0.5")
+    return seconds
+
+
 def parse_layers(text: str) -> tuple[int, int]:
     """FIRST-LAST, both inclusive, or one layer; raises ValueError."""
     found = _LAYERS.fullmatch(text)
@@ -123,10 +135,12 @@ def parse_descriptor(path: str) -> CompatibilityDescriptor:
 
 ADDRESS: Final = Parsed("HOST:PORT", parse_address)
 URL: Final = Parsed("URL", MoqtUrl.parse)
+SECONDS: Final = Parsed("SECONDS", parse_seconds)
 LAYERS: Final = Parsed("FIRST-LAST", parse_layers)
 TOKENS: Final = Parsed("IDS|@FILE", parse_tokens)
 DESCRIPTOR: Final = Parsed("FILE.json", parse_descriptor)
-FILE: Final = click.Path(path_type=Path)
+FILE: Final = Parsed("FILE", Path)
+COUNT: Final = click.IntRange(min=1)
 
 
 def identifier(name: str) -> Parsed:

@@ -23,8 +23,8 @@ _HALVES: Final = {
 _SHADE: Final = "\N{LIGHT SHADE}"
 _COLOURS: Final = ("cyan", "magenta", "yellow", "green")
 #: Columns of numbers: layer and published; received and verified of each consumer.
-_FIXED: Final = 19
-_EACH: Final = 20
+_FIXED: Final = 17
+_EACH: Final = 18
 _NARROWEST: Final = 8
 
 
@@ -87,12 +87,12 @@ def waterfall(
     width = (console.width - _FIXED) // max(len(consumers), 1) - _EACH
     scale = Scale(zero, full, max(width, _NARROWEST), not console.options.ascii_only)
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, title_justify="left")
     table.add_column("layer", justify="right")
     if published:
         table.add_column("published", justify="right")
     for name in consumers:
-        table.add_column(f"{name}: got", justify="right")
+        table.add_column(f"{name}: got" if name else "got", justify="right")
         table.add_column("verified", justify="right")
         table.add_column(f"0 to {full:.2f} s", width=scale.width, no_wrap=True)
     for layer in sorted({*published, *(n for found in consumers.values() for n in found)}):
