@@ -9,6 +9,7 @@ import asyncio
 import json
 import ssl
 import sys
+from typing import Any
 
 from aioquic.quic.configuration import QuicConfiguration
 from caprid_relay.quic import connect_quic
@@ -44,7 +45,7 @@ async def meet(url: str, namespace: list[str], track: str) -> dict[str, object]:
 
     live, fetched, ends = [], [], []
 
-    def on_object(one):
+    def on_object(one: Any) -> None:  # noqa: ANN401 - caprid's
         live.append((one.group_id, one.object_id, bytes(one.payload).decode()))
         if len(live) == ENOUGH:
             live_over.set_result(None)
@@ -59,7 +60,7 @@ async def meet(url: str, namespace: list[str], track: str) -> dict[str, object]:
     )
     await live_over
 
-    def on_entry(one):
+    def on_entry(one: Any) -> None:  # noqa: ANN401 - caprid's
         if one.kind == "object":
             fetched.append((one.group_id, one.object_id, bytes(one.payload).decode()))
 
@@ -89,7 +90,7 @@ async def meet(url: str, namespace: list[str], track: str) -> dict[str, object]:
     }
 
 
-def fail(future, error):
+def fail(future: asyncio.Future[None], error: object) -> None:
     """REQUEST_ERROR ends the meeting."""
     if not future.done():
         future.set_exception(RuntimeError(str(error)))

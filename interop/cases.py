@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import moqt
 from interop import peers
+from kvcs.errors import KvcsError
 from moqt.endpoint import unserved
 from moqt.errors import MoqtError
 from transport.config import ClientTls, ServerTls
@@ -171,6 +172,6 @@ async def judge(case: Case, stage: Stage) -> Result:
         outcome, reason = Outcome.MISSING, str(missing)
     except TimeoutError:
         reason = f"not within {case.timeout:g} s"
-    except (Failed, MoqtError, TransportError, peers.PeerDied) as error:
+    except (Failed, KvcsError, MoqtError, TransportError, peers.PeerDied) as error:
         reason = f"{type(error).__name__}: {error}"
     return Result(case, outcome, reason, time.monotonic() - start)

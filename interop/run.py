@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from interop import isolation, our_client, our_server, through_relay
+from interop import isolation, kvcs_relay, our_client, our_server, through_relay
 from interop.cases import Outcome, Stage, judge
 from interop.peers import HOMES
 from transport.certificates import write_test_certificates
@@ -29,6 +29,7 @@ BOOKS = (
     our_server.tap,
     our_server.dialling,
     through_relay.book,
+    kvcs_relay.book,
     our_server.caprid,
 )
 COLOURS = {Outcome.PASS: "green", Outcome.FAIL: "red", Outcome.PEER: "yellow"}
