@@ -43,7 +43,9 @@ async def meet(url: str, namespace: list[str], track: str) -> dict[str, object]:
     session = create_moqt_session(connecting.transport, MoqtSessionConfig(callbacks=callbacks))
     await ready
 
-    live, fetched, ends = [], [], []
+    live: list[tuple[int, int, str]] = []
+    fetched: list[tuple[int, int, str]] = []
+    ends: list[Any] = []
 
     def on_object(one: Any) -> None:  # noqa: ANN401 - caprid's
         live.append((one.group_id, one.object_id, bytes(one.payload).decode()))

@@ -69,9 +69,10 @@ class Stage:
     async def relay(self) -> str:
         """URL of aiomoqt's relay."""
         if self._relay is None:
-            self._relay = await self._stack.enter_async_context(
+            _, url = await self._stack.enter_async_context(
                 peers.aiomoqt_relay(self.logs, self.certificates)
             )
+            self._relay = url
         return self._relay
 
     async def origin(self, namespace: str, *options: str) -> peers.Peer:
@@ -146,7 +147,7 @@ class Casebook:
         """Decorator: a case named like its function."""
 
         def register(play: Play) -> Play:
-            self.add(play.__name__.replace("_", "-"), play, timeout)  # type: ignore[attr-defined]
+            self.add(play.__name__.replace("_", "-"), play, timeout)
             return play
 
         return register

@@ -67,6 +67,8 @@ class Play(NamedTuple):
         expect(report.digest == digest(layers, blocks), f"digest; {report}")
         expect(not report.missing and not report.rejected and not report.lost, f"{report}")
         told = f"{report.objects} objects, mode {report.mode}"
+        newest = 2 * BLOCKS  # one layer on each of two tracks
+        expect(report.duplicates in (0, newest), f"{report.duplicates} objects twice; {report}")
         if report.duplicates:
             raise PeerFault(f"complete and right, but {report.duplicates} objects twice; {told}")
         return "; ".join((told, *report.setbacks))

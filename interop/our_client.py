@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import moqt
+from interop import peers
 from interop.cases import Casebook, PeerFault, Stage, expect
 from interop.recording import Answer, Collector, Namespaces
 from moqt.codec.params import Parameters
-from moqt.errors import RequestCode, RequestFailed
+from moqt.errors import RequestCode, RequestFailed, SessionClosed
 from moqt.model import (
     FullTrackName,
     GroupOrder,
@@ -18,6 +21,7 @@ from moqt.model import (
     RangeFilterType,
     Span,
 )
+from transport.config import ClientTls
 
 if TYPE_CHECKING:
     from moqt.driver import Connection
@@ -55,7 +59,7 @@ async def refused(connection: Connection, code: RequestCode) -> None:
         heard = Collector()
         ask(UNKNOWN, heard)
         try:
-            await heard.until(lambda heard=heard: heard.info)
+            await heard.until(partial(getattr, heard, "info"))
         except RequestFailed as error:
             expect(error.code == code, f"refused with {error}, not {code.name}")
         else:
@@ -106,7 +110,7 @@ async def subscribe_live(stage: Stage) -> str:
         for stream in heard.subgroups:
             expect(stream.places == sorted(stream.places), f"out of order: {stream.places}")
         request.cancel()
-        return f"{len(heard.subgroups)} streams, {heard.duplicates} duplicates"
+        return f"{len(heard.subgroups)} streams, {len(heard.twice)} duplicates"
 
 
 @book.case(20.0)
@@ -119,7 +123,7 @@ async def subscribe_unfiltered(stage: Stage) -> str:
         await heard.until(lambda: len(heard.live) >= 4 * GROUP_SIZE)
         check_payloads(heard)
         resets = sum(isinstance(stream.over, int) for stream in heard.subgroups)
-        return f"{heard.duplicates} duplicates, {resets} resets"
+        return f"{len(heard.twice)} duplicates, {resets} resets"
 
 
 @book.case(20.0)
@@ -143,8 +147,8 @@ async def subscribe_with_fill(stage: Stage) -> str:
     missing = sorted(set(whole_groups(places[0][0], places[-1][0] - 1)) - set(places))
     expect(heard.fetches[0].over == "fin", f"fill ended with {heard.fetches[0].over}")
     expect(not missing, f"missing {missing}")
-    if heard.duplicates:
-        raise PeerFault(f"{heard.duplicates} objects twice: its relay resolves fill and live apart")
+    if heard.twice:
+        raise PeerFault(f"{heard.twice} twice: its relay resolves fill and live apart")
     return f"{len(heard.fetches[0].objects)} filled"
 
 
@@ -362,3 +366,19 @@ async def gaps_and_padding(stage: Stage) -> None:
         odd = [place for place in heard.payloads if place[0] % 2 or place[1] % 2]
         expect(not odd, f"{odd}")
         expect(any(head.properties for head, _ in heard.live), "no properties")
+
+
+@book.case(30.0)
+async def relay_goes(stage: Stage) -> str:
+    """The relay is told to end in full flow: the subscription hears of it."""
+    async with peers.aiomoqt_relay(stage.logs, stage.certificates, "going") as (relay, url):
+        async with peers.aiomoqt_origin(stage.logs, url, "going", "events", "--pub-both"):
+            connection = await moqt.connect(url, tls=ClientTls(ca_file=stage.certificates.ca))
+            heard = Collector()
+            connection.subscribe(FullTrackName((b"going",), b"events"), heard, EDGE)
+            await heard.until(lambda: heard.live)
+            await relay.stop()
+            ended = await connection.wait_closed()
+        expect(isinstance(heard.error, SessionClosed), f"the subscription heard {heard.error}")
+        expect(all(stream.over is not None for stream in heard.subgroups), "a stream left open")
+        return str(ended)

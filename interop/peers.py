@@ -142,17 +142,19 @@ async def running(log: Path, *command: str) -> AsyncIterator[Peer]:
 
 
 @contextlib.asynccontextmanager
-async def aiomoqt_relay(logs: Path, certificates: CertificatePaths) -> AsyncIterator[str]:
-    """aiomoqt's relay on raw QUIC; its URL."""
+async def aiomoqt_relay(
+    logs: Path, certificates: CertificatePaths, name: str = "relay"
+) -> AsyncIterator[tuple[Peer, str]]:
+    """aiomoqt's relay on raw QUIC, and its URL."""
     port = free_port()
     async with running(
-        logs / "aiomoqt-relay.log",
+        logs / f"aiomoqt-{name}.log",
         executable("aiomoqt", "moq-interop-relay"),
         *("--bind", "127.0.0.1", "--port", str(port), "--quic", "--draft", "22", "--debug"),
         *("--cert", str(certificates.certificate), "--key", str(certificates.private_key)),
     ) as relay:
         await relay.answers(port)
-        yield f"moqt://localhost:{port}"
+        yield relay, f"moqt://localhost:{port}"
 
 
 @contextlib.asynccontextmanager

@@ -141,10 +141,10 @@ class Collector(Changes):
         return {(head.group, head.object): body for head, body in self.objects if not head.status}
 
     @property
-    def duplicates(self) -> int:
-        """Objects that came more than once."""
+    def twice(self) -> list[tuple[int, int]]:
+        """Locations of objects that came before, once for each time too many."""
         count = Counter((head.group, head.object) for head, _ in self.objects if not head.status)
-        return sum(times - 1 for times in count.values())
+        return sorted((count - Counter(count.keys())).elements())
 
 
 class Namespaces(Changes):

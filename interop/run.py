@@ -79,7 +79,7 @@ def lines(results: Sequence[Result]) -> str:
 
 @click.command()
 @click.option("--peer", type=click.Choice(sorted(HOMES)), help="Only cases with this peer.")
-@click.option("--only", default="", metavar="TEXT", help="Only cases with TEXT in their name.")
+@click.option("--only", default="", metavar="TEXT", help="Only cases with TEXT in roles or name.")
 @click.option("--json", "as_json", is_flag=True, help="JSON in place of a table.")
 @click.option(
     "--logs", type=click.Path(path_type=Path, file_okay=False), help="Keep the peers' output here."
@@ -97,7 +97,7 @@ def main(peer: str | None, only: str, as_json: bool, logs: Path | None) -> None:
         case
         for book in BOOKS
         for case in book.cases
-        if peer in (None, case.peer) and only in case.name
+        if peer in (None, case.peer) and only in f"{case.roles}: {case.name}"
     ]
     with tempfile.TemporaryDirectory() as scratch:
         place = logs or Path(scratch)
