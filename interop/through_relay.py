@@ -65,8 +65,8 @@ def check_twice(heard: Collector, newest: int) -> str:
     expect({group for group, _ in heard.twice} <= {newest}, f"twice: {heard.twice}")
     if heard.twice:
         raise PeerFault(
-            f"complete, but {len(heard.twice)} objects of the newest group come both on the fill and "
-            "live: its relay resolves the two apart"
+            f"complete, but {len(heard.twice)} objects of the newest group come on the fill and "
+            "again live: its relay resolves the two apart"
         )
     return f"{len(heard.fetches[0].objects)} on the fill"
 
