@@ -1,4 +1,4 @@
-"""KVCS through aiomoqt's relay: consumers that come before, midway, after, and for a part."""
+"""KVCS through aiomoqt's relay: consumers that come before, midway, after, or for a part."""
 
 from __future__ import annotations
 
@@ -99,6 +99,18 @@ async def found(scene: Play) -> Retrieval:
 async def before(stage: Stage) -> str:
     """A consumer that waits before the first layer exists."""
     async with play(stage, "before") as scene:
+        retrieval = await found(scene)
+        for layer in range(LAYERS):
+            await scene.produce(layer)
+            await retrieval.layer(layer)
+        await scene.publication.finish()
+        return await scene.check(retrieval, range(LAYERS))
+
+
+@book.case(30.0)
+async def at_once(stage: Stage) -> str:
+    """The same, but all layers come while the SUBSCRIBEs are still on their way."""
+    async with play(stage, "at once") as scene:
         retrieval = await found(scene)
         await scene.produce(*range(LAYERS))
         await scene.publication.finish()
