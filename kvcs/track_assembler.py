@@ -194,7 +194,8 @@ class TrackAssembler:
     def end_of(self, status: ObjectStatus, place: Location) -> None:
         """End of Group at N or after it; End of Track at {L, 0} or in group L-1 (kvcs.md §2).
 
-        Raises MalformedTrack when the manifest says otherwise.
+        A relay may turn End of Track at {L, 0} into End of Group there: the empty group says the
+        same. Raises MalformedTrack when the manifest says otherwise.
         """
         layers, blocks = self.wanted.geometry.layers, self.wanted.geometry.blocks
         beyond = place.object >= blocks
@@ -202,7 +203,8 @@ class TrackAssembler:
             fits = place == (layers, 0) or (place.group == layers - 1 and beyond)
             self.ended |= fits
         else:
-            fits = place.group < layers and beyond
+            fits = (place.group < layers and beyond) or place == (layers, 0)
+            self.ended |= place == (layers, 0)
         if not fits:
             raise MalformedTrack(
                 f"track {self.name}: {status.name} at group {place.group}, object {place.object},"

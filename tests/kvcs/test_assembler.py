@@ -322,6 +322,12 @@ def test_end_of_track(segment: Segment) -> None:
         assert not assembly.ended(V)
 
 
+def test_a_relay_may_say_end_of_group_behind_the_last_layer(segment: Segment) -> None:
+    assembly = Assembly(segment.geometry, [K, V])
+    status(assembly.stream(K), ObjectStatus.END_OF_GROUP, 2, 0)
+    assert assembly.ended(K)
+
+
 @pytest.mark.parametrize(
     ("kind", "group", "number"),
     [
