@@ -8,6 +8,7 @@ The sender is on core 0 and the receiver on core 1. Trust the ratios, not the Mi
 decides those. CPU is in seconds per GiB moved, sender and receiver.
 """
 
+# ruff: noqa: T201, S603 - a program for the command line that starts itself
 from __future__ import annotations
 
 import argparse
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aioquic.asyncio import QuicConnectionProtocol
 from aioquic.asyncio import connect as stock_connect
@@ -35,10 +37,16 @@ from transport.config import ClientTls, QuicOptions, ServerTls
 from transport.endpoint import connect, serve
 from transport.url import MoqtUrl
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aioquic.quic.events import QuicEvent
+
+    from transport.api import BytesLike, TransportSession
+
 BLOCK = 32768
 HEADER = bytes(74)  # an object header and a KVCS payload header
 STREAMS = 32
-EQUAL = bool(os.environ.get("EQUAL"))  # all streams of one priority: they take turns
 
 CASES = ("stock:1200", "stock:1452", "stock:16384", "ours:1200", "ours:1452", "ours:16384")
 
@@ -52,7 +60,7 @@ class Meter:
         self.parts: dict[int, bytearray] = {}
         self.done = asyncio.get_running_loop().create_future()
 
-    def take(self, stream: int, data: bytes) -> None:
+    def take(self, stream: int, data: BytesLike) -> None:
         self.left -= len(data)
         if self.digest:
             part = self.parts.setdefault(stream, bytearray())
@@ -68,13 +76,13 @@ class Meter:
 class Ours:
     """A sink for both roles: a server that answers requests, a client that meters."""
 
-    def __init__(self, session, meter: Meter | None = None) -> None:
+    def __init__(self, session: TransportSession, meter: Meter | None = None) -> None:
         self.session = session
         self.meter = meter
         self.cpu = 0.0
         self.answer = asyncio.get_running_loop().create_future()
 
-    def stream_data(self, stream: int, data, fin: bool) -> None:
+    def stream_data(self, stream: int, data: BytesLike, fin: bool) -> None:
         if self.meter is None:
             self.serve(stream, bytes(data))
         elif stream == 0:
@@ -93,7 +101,7 @@ class Ours:
         self.cpu = time.process_time()
         blob = memoryview(os.urandom(BLOCK))
         for flow in range(STREAMS):
-            urgency = 128 if EQUAL else 128 * flow // STREAMS  # as KVCS orders its layers
+            urgency = 128 * flow // STREAMS  # as KVCS orders its layers
             order = SendOrder(Tier.OBJECT, 128, urgency, flow, (flow,))
             out = self.session.open(order, unidirectional=True)
             self.session.feed(out, objects(int(request) // STREAMS, blob))
@@ -110,7 +118,7 @@ class Ours:
     def datagram(self, data: bytes) -> None: ...
 
 
-def objects(octets: int, blob: memoryview):
+def objects(octets: int, blob: memoryview) -> Iterator[Chunk]:
     """Chunks as MOQT makes them: header and payload views."""
     while octets > 0:
         yield Chunk((HEADER[:6], HEADER[6:], blob))
@@ -123,7 +131,7 @@ class Stock(QuicConnectionProtocol):
     meter: Meter | None = None
     cpu = 0.0
 
-    def quic_event_received(self, event) -> None:
+    def quic_event_received(self, event: QuicEvent) -> None:
         if isinstance(event, ConnectionTerminated) and self.meter and not self.meter.done.done():
             self.meter.done.set_exception(ConnectionError(event.reason_phrase))
         if not isinstance(event, StreamDataReceived):
@@ -215,7 +223,9 @@ async def run_client(case: str, folder: Path, port: int, octets: int, digest: bo
         await report(ask, meter, octets, protocol)
 
 
-async def report(ask, meter: Meter, octets: int, peer) -> None:
+async def report(
+    ask: Callable[[int, bytes], None], meter: Meter, octets: int, peer: Ours | Stock
+) -> None:
     """Ask for the octets, wait, print what it took."""
     wall, cpu = time.perf_counter(), time.process_time()
     ask(0, str(octets + STREAMS * BLOCK).encode())
@@ -253,8 +263,8 @@ def drive(arguments: argparse.Namespace) -> None:
         write_test_certificates(folder)
         for _ in range(arguments.rounds):
             for case in arguments.cases:
-                small = case == "stock:1200" or case == "stock:1452"
-                mib = max(1, arguments.mib // 4) if small else arguments.mib
+                slow = case in ("stock:1200", "stock:1452")
+                mib = max(1, arguments.mib // 4) if slow else arguments.mib
                 figures[case].append(run_case(case, folder, mib, arguments.digest))
     medians = {
         case: [statistics.median(column) for column in zip(*rows, strict=True)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from aioquic._buffer import Buffer, BufferReadError
-from aioquic.quic.connection import END_STATES, QuicConnection, QuicConnectionState
+from aioquic.quic.connection import QuicConnection, QuicConnectionState
 from aioquic.quic.crypto import CryptoPair
 from aioquic.quic.packet import (
     QuicErrorCode,
@@ -215,8 +215,3 @@ def close_event(quic: QuicConnection) -> ConnectionTerminated | None:
 def closed_by_peer(quic: QuicConnection) -> bool:
     """Whether a CONNECTION_CLOSE of the peer ended it."""
     return quic._state is QuicConnectionState.DRAINING
-
-
-def is_over(quic: QuicConnection) -> bool:
-    """Nothing but a repeated CONNECTION_CLOSE will be sent."""
-    return quic._state in END_STATES

@@ -187,13 +187,15 @@ class _Dialer:
     # -- transport.udp.Receiver --------------------------------------------------------------------
 
     def datagram_received(self, data: bytes, address: Address) -> None:
+        """Give it to the session."""
         self._heard.set()
         try:
             self._session.receive(data, address, monotonic())
-        except Exception as error:
+        except Exception as error:  # a bug below us costs the session, not the loop
             self._session.fail(error)
 
     def batch_done(self) -> None:
+        """One turn for all of them."""
         self._session.turn()
 
     def path_error(self, error: OSError) -> None:
@@ -203,11 +205,13 @@ class _Dialer:
             self._heard.set()
 
     def writable(self) -> None:
+        """The session may send again."""
         self._session.turn()
 
     # -- transport.quic.Host -----------------------------------------------------------------------
 
     def session_ready(self, session: QuicSession) -> TransportSink:
+        """Make the owner, and let ``result`` return."""
         try:
             sink = self._path.sink_factory(session)
         except Exception as error:
@@ -219,12 +223,16 @@ class _Dialer:
         return sink
 
     def session_ended(self, session: QuicSession, end: End) -> None:
+        """Before the session was ready this is why ``result`` fails."""
         self._heard.set()
         if not self._ready.done():
             path = self._path
-            self._ready.set_exception(connect_failed(path.url, path.address, end))
+            self._ready.set_exception(
+                connect_failed(path.url, path.address, path.options.protocols, end)
+            )
 
     def session_gone(self, session: QuicSession) -> None:
+        """The socket has served."""
         self._channel.close()
 
     def connection_id_added(self, session: QuicSession, connection_id: bytes) -> None:

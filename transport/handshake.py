@@ -86,7 +86,9 @@ def with_datagram_size(configuration: QuicConfiguration, size: int) -> QuicConfi
     return configuration
 
 
-def connect_failed(url: MoqtUrl, address: Address, end: End) -> ConnectFailed:
+def connect_failed(
+    url: MoqtUrl, address: Address, protocols: tuple[str, ...], end: End
+) -> ConnectFailed:
     """The end of a connection that never came up, as its caller should hear it."""
     code = end.quic_code
     where = f"{url} ({address[0]} port {address[1]})"
@@ -101,7 +103,8 @@ def connect_failed(url: MoqtUrl, address: Address, end: End) -> ConnectFailed:
         if alert == AlertDescription.no_application_protocol:
             return ConnectFailed(
                 ConnectFault.PROTOCOL,
-                f"{where}: no protocol in common: {end.reason}; this client speaks moqt-22",
+                f"{where}: no protocol in common ({end.reason}); this client offers "
+                f"{', '.join(protocols)}: connect to a server that speaks one of them",
             )
     if code == QuicErrorCode.CONNECTION_REFUSED and end.remote:
         return ConnectFailed(

@@ -165,6 +165,7 @@ class Listener:
     # -- transport.udp.Receiver --------------------------------------------------------------------
 
     def datagram_received(self, data: bytes, address: Address) -> None:
+        """Give it to its session; a new client may get one."""
         if len(data) < SMALLEST_PACKET:
             return
         if data[0] & 0x80:
@@ -176,10 +177,11 @@ class Listener:
         self._touched[session] = None
         try:
             session.receive(data, address, monotonic())
-        except Exception as error:
+        except Exception as error:  # a bug below us costs this session alone
             session.fail(error)
 
     def batch_done(self) -> None:
+        """One turn for each session that heard something."""
         touched, self._touched = self._touched, {}
         for session in touched:
             session.turn()
@@ -189,20 +191,24 @@ class Listener:
         logger.debug("a datagram could not be sent: %s", error)
 
     def writable(self) -> None:
+        """Everybody may send again."""
         for session in list(self._members):
             session.turn()
 
     # -- transport.quic.Host -----------------------------------------------------------------------
 
     def session_ready(self, session: QuicSession) -> TransportSink:
+        """It no longer counts as half-open; its owner is made."""
         self._handshake_over(session)
         return self._sink_factory(session)
 
     def session_ended(self, session: QuicSession, end: End) -> None:
+        """Its connection ids stay until it is gone."""
         if self._handshake_over(session):
             logger.info("no session with %s: %s", session.peer.address[0], end.reason)
 
     def session_gone(self, session: QuicSession) -> None:
+        """Forget it."""
         member = self._members.pop(session, None)
         if member is not None:
             for connection_id in member.connection_ids:
@@ -211,12 +217,14 @@ class Listener:
             self._empty.set()
 
     def connection_id_added(self, session: QuicSession, connection_id: bytes) -> None:
+        """Route datagrams with this id to the session."""
         member = self._members.get(session)
         if member is not None:
             member.connection_ids.add(connection_id)
             self._routes[connection_id] = session
 
     def connection_id_removed(self, session: QuicSession, connection_id: bytes) -> None:
+        """The peer has retired the id."""
         member = self._members.get(session)
         if member is not None and connection_id in member.connection_ids:
             member.connection_ids.remove(connection_id)

@@ -228,7 +228,7 @@ class QuicSession:
         try:
             self._dispatch()
             self._flush()
-        except Exception as error:
+        except Exception as error:  # whatever a sink or a source raises costs this session alone
             self.fail(error)
         finally:
             self._busy = False
@@ -353,7 +353,8 @@ class QuicSession:
         if _aioquic.datagram_size(self._quic) > SMALLEST_DATAGRAM:
             logger.info("path to %s takes only small datagrams", self.peer.address)
             _aioquic.set_datagram_size(self._quic, SMALLEST_DATAGRAM)
-            self.peer = self.peer._replace(datagram_size=_aioquic.datagram_payload(self._quic))
+            address, protocol, _size = self.peer
+            self.peer = PeerInfo(address, protocol, _aioquic.datagram_payload(self._quic))
 
     def _end_send(self, entry: Stream) -> None:
         self._pump.forget(entry.handle)
@@ -394,7 +395,7 @@ class QuicSession:
         if due is not None and now >= due:
             try:
                 quic.handle_timer(now)
-            except Exception as error:
+            except Exception as error:  # a bug below us costs this session alone
                 self.fail(error)
             if _aioquic.unanswered_probes(quic) >= BLACK_HOLE_PROBES:
                 self._shrink()
@@ -428,7 +429,7 @@ class QuicSession:
         if sink is not None:
             try:
                 sink.closed(end.code, end.reason, end.remote)
-            except Exception:
+            except Exception:  # it is over anyway; whoever reads the log learns where
                 logger.exception("the owner of a session raised while told of its end")
         self._host.session_ended(self, end)
         if self._farewell:
