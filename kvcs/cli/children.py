@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from kvcs.errors import KvcsError
@@ -70,22 +71,31 @@ class Child:
         if stdin is not None and not stdin.is_closing():
             stdin.write(f"{line}\n".encode())
 
-    async def finish(self) -> None:
-        """Wait for its end; raises ChildFailed unless the exit code is 0."""
+    def signal(self, number: int) -> None:
+        """Send it a signal, by its id."""
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def wait(self) -> int:
+        """Wait for its end and its last word; the exit code, negative after a fatal signal."""
         code = await self._process.wait()
         await self._reader
-        if code != 0:
+        return code
+
+    async def finish(self) -> None:
+        """Wait for its end; raises ChildFailed unless the exit code is 0."""
+        if (code := await self.wait()) != 0:
             raise ChildFailed(self._complaint(f"ended with exit code {code}"))
 
     async def stop(self) -> None:
-        """End it, by its id, whatever it is doing."""
+        """End it, whatever it is doing."""
         if self._process.returncode is None:
-            self._process.terminate()
+            self.signal(SIGTERM)
             try:
                 async with asyncio.timeout(GRACE):
                     await self._process.wait()
             except TimeoutError:
-                self._process.kill()
+                self.signal(SIGKILL)
                 await self._process.wait()
         await asyncio.wait([self._reader])
         self._reader.exception()  # whoever waited for an event has been told

@@ -128,6 +128,11 @@ async def publish(options: PubOptions, name: PublicationName | None, output: Out
         descriptor = _descriptor(options, cache)
         tokens = _tokens(options, cache, ready_made=name is not None)
         blocks = cache.tokens // descriptor.block_tokens
+        if blocks == 0:
+            raise InvalidInput(
+                f"file {options.cache}: its {cache.tokens} tokens fill no block of"
+                f" {descriptor.block_tokens}; give --block-tokens {cache.tokens} or less"
+            )
         async with Publisher(
             scope_key=options.load_scope_key(), retention=options.retention
         ) as publisher:

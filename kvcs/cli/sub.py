@@ -215,6 +215,12 @@ def _check_prompt(options: SubOptions, prompt: Prompt) -> None:
             f"which publication? Give {', '.join(missing)}; or a URL with #{FRAGMENT}, or"
             " ready-made identifiers"
         )
+    if prompt.descriptor and len(prompt.tokens or ()) < prompt.descriptor.block_tokens:
+        raise InvalidInput(
+            f"the prompt: {len(prompt.tokens or ())} tokens fill no block of"
+            f" {prompt.descriptor.block_tokens}, so there is nothing to look for; publishers and"
+            " consumers must use the same, smaller --block-tokens"
+        )
 
 
 async def _reach(options: SubOptions, consumer: Consumer, output: Output) -> None:

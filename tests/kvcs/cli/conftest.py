@@ -1,0 +1,35 @@
+"""A cache, a scope key and commands as processes, for the tests of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from kvcs.keys import create_scope_key
+from tests.kvcs.cli.caches import write_cache
+from tests.kvcs.cli.stage import Stage
+from transport.certificates import CertificatePaths
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """4 layers, 3 blocks of 8 tokens."""
+    return write_cache(tmp_path / "cache.safetensors")
+
+
+@pytest.fixture
+def scope_key(tmp_path: Path) -> Path:
+    create_scope_key(tmp_path / "scope.key")
+    return tmp_path / "scope.key"
+
+
+@pytest_asyncio.fixture
+async def stage(
+    tmp_path: Path, cache: Path, scope_key: Path, certificates: CertificatePaths
+) -> AsyncIterator[Stage]:
+    async with AsyncExitStack() as stack:
+        yield Stage(tmp_path, cache, scope_key, certificates, stack)
