@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Self
 
 from kvcs.assembler import MAX_OCTETS
 from kvcs.discovery import Found, Probe, Prompt, Search
-from kvcs.errors import Difference, IdentityMismatch, InvalidInput
+from kvcs.errors import Difference, IdentityMismatch, InvalidInput, ManifestRejected
+from kvcs.geometry import MAX_MANIFEST_OCTETS, manifest_octets
 from kvcs.identity import KVSP_PROFILE_0, CompatibilityDescriptor
 from kvcs.manifest import UNSTATED, block_keys_sha256
+from kvcs.pursuit import PROGRESS_TIMEOUT, Mode, Plan
 from kvcs.relays import Links, parse_urls
 from kvcs.results import Layer, Report
-from kvcs.retrieval import PROGRESS_TIMEOUT, Mode, Plan, Retrieval
+from kvcs.retrieval import Retrieval
 from kvcs.sources import Source, Sources
 from transport.config import ClientTls
 
@@ -125,6 +127,7 @@ class Consumer:
         name = publication.name if isinstance(publication, Found) else publication
         source = await self._sources.open(name, segment, patience)
         try:
+            _check_size(source)
             if expect is not None:
                 self._check_expected(source, _compat(expect))
             if isinstance(publication, Found):
@@ -178,6 +181,17 @@ def _compat(descriptor: CompatibilityDescriptor | JsonObject) -> JsonObject:
     if isinstance(descriptor, CompatibilityDescriptor):
         return descriptor.to_json()
     return descriptor
+
+
+def _check_size(source: Source) -> None:
+    """Raises ManifestRejected for more objects than a manifest could ever list the digests of."""
+    blocks = sum(entry.blocks for entry in source.manifest.segments)
+    layers, tracks = source.manifest.descriptor.layers, len(source.entry.tracks)
+    if manifest_octets(layers, blocks, tracks) > MAX_MANIFEST_OCTETS:
+        raise ManifestRejected(
+            f"manifest of {layers} layers x {blocks} blocks x {tracks} tracks: the digests of so"
+            f" many objects do not fit into {MAX_MANIFEST_OCTETS >> 20} MiB"
+        )
 
 
 def _check_keys(source: Source, keys: Sequence[bytes]) -> None:

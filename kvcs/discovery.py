@@ -170,13 +170,15 @@ class Search:
         self._prompt = prompt
         self._probe = probe
         self._held: dict[Link, list[Interest]] = {}
-        self._refusals: dict[str, None] = {}
+        self._notes: dict[str, None] = {}
 
     async def run(self, wait: float) -> list[Found]:
         """Longest prefix first; raises UnknownPublication when ``wait`` seconds brought none."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         try:
+            if not self._links.open:
+                await self._links.another((), self._note)
             while not (found := self.matches()):
                 # Questions stand until the end: only sessions that are new must still be asked.
                 new = [link for link in self._links.open if link.url and link not in self._held]
@@ -196,7 +198,8 @@ class Search:
         names: dict[PublicationName, None] = {}
         for link in self._links.open:
             names |= link.announced
-            for interest in link.interests.values():
+            # Those of other searches may be taken back at any moment.
+            for interest in self._held.get(link, ()):
                 names |= interest.names
         found = [match for name in names if (match := self._prompt.match(name)) is not None]
         return sorted(found, key=lambda match: -match.blocks)
@@ -232,9 +235,9 @@ class Search:
         interests = await asyncio.gather(*asked)
         for interest in interests:
             if not interest.answered:
-                self._refusals[f"{link} did not answer within {ANSWER_TIMEOUT:g} s"] = None
+                self._note(f"{link} did not answer within {ANSWER_TIMEOUT:g} s")
             elif interest.error is not None:
-                self._refusals[f"{link} answered {interest.error}"] = None
+                self._note(f"{link} answered {interest.error}")
         if any(interest.error is None for interest in interests):
             await self._settle()
         return all(interest.error is None for interest in interests)
@@ -271,10 +274,13 @@ class Search:
         for interest in self._held.pop(link, ()):
             interest.release()
 
+    def _note(self, what: str) -> None:
+        self._notes[what] = None
+
     def _explain(self) -> str:
         sessions = ", ".join(map(str, self._links.open)) or "no session"
         text = (
             f"no publication for {self._prompt} on {sessions}: it may not be published (yet), or"
             " scope key, descriptor, token ids or request extras differ from the publisher's"
         )
-        return "; ".join((text, *self._refusals))
+        return "; ".join((text, *self._notes))

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 #: Missing runs of one track that are fetched one by one; more are fetched as one stretch.
 MAX_RUNS: Final = 16
-#: Times a damaged group is asked for again while its track goes on.
+#: Times a damaged group is asked for again while its track goes on, and looks for such groups:
+#: whoever sends damage only is left to the next round.
 REPAIRS: Final = 1
+MAX_REPAIRS: Final = 64
 #: Bounds of what a peer's retry interval makes us wait, in seconds.
 MIN_RETRY: Final = 0.05
 MAX_RETRY: Final = 5.0
@@ -214,6 +216,7 @@ class Leg:
         self._ended: set[tuple[TrackName, int]] = set()
         self._repaired: Counter[tuple[TrackName, int]] = Counter()
         self._flaws = self._count_flaws()
+        self._looks = 0
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -221,11 +224,13 @@ class Leg:
         """SUBSCRIBE every track: what there is on a fill, what is to come live, each once."""
         wanted = self.assembly.wanted
         for track, runs in self.assembly.missing().items():
-            whole = len(wanted.layers) == wanted.geometry.layers
             first, last = runs[0].start.group, wanted.layers[-1]
-            past = LocationFilter.since(first) if whole else LocationFilter.groups(first, last)
+            to_the_end = last == wanted.geometry.layers - 1
+            past = LocationFilter.since(first) if to_the_end else LocationFilter.groups(first, last)
+            # From the start it is the draft's pattern; a part of the track is said in both.
+            live = LocationFilter.next_object() if to_the_end and first == 0 else past
             parameters = Parameters(
-                location_filter=LocationFilter.next_object() if whole else past,
+                location_filter=live,
                 group_order=GroupOrder.ASCENDING,
                 fill=Parameters(location_filter=past, range_filters=self._blocks_filter()),
             )
@@ -241,6 +246,7 @@ class Leg:
     def repair(self) -> None:
         """FETCH what has been lost of groups that are otherwise through, without waiting."""
         self.damaged = False
+        self._looks += 1
         missing = self.assembly.missing()
         for feed in tuple(self._feeds):
             if not feed.live or feed.filling:
@@ -299,7 +305,7 @@ class Leg:
         flaws = self._count_flaws()
         if flaws != self._flaws:
             self._flaws = flaws
-            self.damaged = True
+            self.damaged = self._looks < MAX_REPAIRS
         if self.damaged or group is None:
             self.bell.ring()
 

@@ -119,6 +119,11 @@ class Publication:
         return self._builder.descriptor
 
     @property
+    def components(self) -> tuple[Component, ...]:
+        """K and V, or KV."""
+        return self._components
+
+    @property
     def octets(self) -> int:
         """Payload octets kept, manifests included."""
         tracks = [t for segment in self._segments for t in segment.tracks.values()]

@@ -13,7 +13,7 @@ from kvcs.names import PublicationName
 from moqt.endpoint import connect, serve
 from moqt.errors import RequestCode, RequestRefused, SessionClosed
 from moqt.session.ports import Unserved
-from transport.errors import ConnectFailed, ConnectFault
+from transport.errors import ConnectFailed, ConnectFault, InvalidUrl
 from transport.url import MoqtUrl
 
 if TYPE_CHECKING:
@@ -93,6 +93,9 @@ class Link(Unserved):
         self.url = url
         self.ready = False
         self.over = False
+        #: The peer wants us elsewhere: what runs goes on, nothing new begins here.
+        self.leaving = False
+        self.moved_to: MoqtUrl | None = None
         self.announced: dict[PublicationName, None] = {}
         self.interests: dict[TrackNamespace, Interest] = {}
         self.watches: dict[PublicationName, ManifestWatch] = {}
@@ -101,7 +104,7 @@ class Link(Unserved):
     @property
     def open(self) -> bool:
         """True while requests can be made."""
-        return self.ready and not self.over
+        return self.ready and not self.over and not self.leaving
 
     def __str__(self) -> str:
         return "a publisher that connected" if self.url is None else str(self.url)
@@ -129,6 +132,16 @@ class Link(Unserved):
         self.announced[name] = None
         request.on_end = lambda: self._withdrawn(name)
         request.accept()
+        self.told()
+
+    def on_goaway(self, uri: str, timeout: int) -> None:
+        """The next session should be elsewhere; a URI that is none means here (draft-22 §6.6)."""
+        self.leaving = True
+        if uri:
+            try:
+                self.moved_to = replace(MoqtUrl.parse(uri), fragment=None)
+            except InvalidUrl as error:
+                _log.warning("%s sent GOAWAY: %s", self, error)
         self.told()
 
     def on_closed(self, code: int, reason: str) -> None:
@@ -227,6 +240,8 @@ class Links:
         return link
 
     def _link_changed(self, link: Link) -> None:
+        if link.moved_to is not None and link.url is not None:
+            self._places.setdefault(link.moved_to, self._places[link.url])
         if link.over and link in self._links:
             self._links.remove(link)
         self.changed.ring()

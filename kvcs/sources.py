@@ -140,11 +140,11 @@ class Sources:
         source: Source | None = None
         try:
             source = await self._await_segment(link, watch, segment, patience)
+            if source is None:
+                notes[f"{link}: {_why_not(watch, segment, patience)}"] = None
         finally:
             if source is None:
                 self.release(link, watch)
-        if source is None:
-            notes[f"{link}: {_why_not(watch, segment, patience)}"] = None
         return source
 
     async def _await_segment(

@@ -1,0 +1,250 @@
+"""Getting all that a retrieval lacks: session by session, within bounds (kvcs.md §5)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from kvcs.bell import Bell
+from kvcs.errors import IncompletePublication, ManifestRejected
+from kvcs.legs import Leg
+from kvcs.manifest import check_successor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvcs.assembler import Assembly
+    from kvcs.manifest import SegmentEntry
+    from kvcs.names import PublicationName, TrackName
+    from kvcs.relays import Link
+    from kvcs.sources import Source, Sources
+
+#: "auto": completed when the manifest marks the segment so, else live.
+Mode: TypeAlias = Literal["auto", "live", "completed"]
+
+#: Without progress for so many seconds a source is given up: recomputing a prefix takes about that.
+PROGRESS_TIMEOUT: Final = 20.0
+#: When nothing can be on its way any more, stragglers get so long before they are asked for.
+DRAIN_TIMEOUT: Final = 0.5
+#: All objects are here: so long the last manifest and the ends of the tracks are waited for.
+SETTLE_TIMEOUT: Final = 1.0
+#: Rounds on one session that bring nothing new, before the next session is tried.
+FRUITLESS_ROUNDS: Final = 2
+#: Manifest versions that count as progress, beyond the objects: a peer may not spin them out.
+MAX_VERSIONS: Final = 4096
+
+
+class Plan(NamedTuple):
+    """What is asked for; ``layers`` (first, last), ``blocks`` leading ones, None for all."""
+
+    tracks: tuple[TrackName, ...]
+    mode: Mode
+    layers: tuple[int, int] | None
+    blocks: int | None
+    timeout: float
+    max_octets: int
+
+
+class Pursuit:
+    """The work of one retrieval: ``run`` it once.
+
+    ``assembly`` is filled from ``source``, then from whatever else may have it. ``revoked`` is
+    told of layers whose octets a later manifest denies. ``leave`` it in any case.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        sources: Sources,
+        plan: Plan,
+        assembly: Assembly,
+        revoked: Callable[[tuple[int, ...]], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.source = source
+        #: Sessions and publications used, in that order.
+        self.tried: list[Link] = [source.link]
+        self.names: list[PublicationName] = [source.name]
+        #: What went wrong on the way, each once.
+        self.setbacks: dict[str, None] = {}
+        self.live = plan.mode == "live" or (plan.mode == "auto" and not source.entry.complete)
+        self._sources = sources
+        self._plan = plan
+        self._assembly = assembly
+        self._revoked = revoked
+        self._version = source.watch.version
+        self._watched = True
+        self._bell = Bell()
+        self._leg: Leg | None = None
+        source.watch.listeners.add(self._bell.ring)
+
+    @property
+    def whole_at(self) -> float:
+        """When the newest object was whole, before it was verified."""
+        return self._loop.time() if self._leg is None else self._leg.whole_at
+
+    def completed(self) -> None:
+        """The last layer has become usable."""
+        self._bell.ring()
+
+    async def run(self) -> None:
+        """Until everything is verified; raises IncompletePublication and other KvcsErrors."""
+        if self.source.entry.complete:
+            self.leave()
+        while not await self._use_link():
+            await self._next_source()
+
+    def leave(self) -> None:
+        """The manifest is of no more interest, or its session is left."""
+        if self._watched:
+            self._watched = False
+            self.source.watch.listeners.discard(self._bell.ring)
+            self._sources.release(self.source.link, self.source.watch)
+
+    def incomplete(self, why: str) -> IncompletePublication:
+        """What is missing, and how that came about."""
+        missing = self._assembly.missing()
+        told = "; ".join((why, *self.setbacks))
+        count = self._assembly.missing_count
+        return IncompletePublication(
+            f"{count} of {count + self._assembly.counters.objects} objects of publication"
+            f" {self.source.name.pub_id.hex()[:8]} are missing: {told}",
+            missing,
+        )
+
+    # -- one session -----------------------------------------------------------------------------
+
+    async def _use_link(self) -> bool:
+        """Rounds on one session, each asking for what is missing; True when nothing is."""
+        fruitless = 0
+        follow = self.live
+        while True:
+            before = self._assembly.counters.objects
+            leg = await self._one_leg(follow=follow)
+            if self._assembly.complete:
+                return True
+            if not leg.link.open:
+                self._note(f"{leg.link}: the session ended")
+                return False
+            fruitless = 0 if self._assembly.counters.objects > before else fruitless + 1
+            if fruitless >= FRUITLESS_ROUNDS:
+                return False
+            follow = self.live and leg.resumable and not self.source.entry.complete
+
+    async def _one_leg(self, *, follow: bool) -> Leg:
+        source = self.source
+        leg = self._leg = Leg(source.link, source.name, self._assembly, self._bell, self._note)
+        try:
+            if follow:
+                leg.follow()
+            else:
+                leg.fetch_missing()
+            await self._watch_leg(leg)
+            # The end of a fetch is due in any case, that of a live track after its last layer.
+            if not follow or self._wants_the_end:
+                await self._settle_leg(leg, last_version=follow)
+        finally:
+            leg.cancel()
+        return leg
+
+    async def _watch_leg(self, leg: Leg) -> None:
+        """Until all is here, or nothing more comes, or nothing has come for too long."""
+        last, since = self._progress(leg), self._loop.time()
+        while not self._assembly.complete:
+            self._take_version()
+            if leg.conflict is not None:
+                raise leg.conflict
+            if leg.over:
+                return
+            if leg.damaged:
+                leg.repair()
+            drained = leg.drained(complete=self.source.entry.complete)
+            limit = min(DRAIN_TIMEOUT, self._plan.timeout) if drained else self._plan.timeout
+            if (progress := self._progress(leg)) != last:
+                last, since = progress, self._loop.time()
+            left = since + limit - self._loop.time()
+            if left <= 0:
+                if not drained:
+                    self._note(f"{leg.link}: nothing came for {limit:g} s")
+                return
+            await self._bell.wait(left)
+
+    async def _settle_leg(self, leg: Leg, *, last_version: bool) -> None:
+        """All objects are here: let the ends of the tracks and the last manifest come, briefly.
+
+        A relay that sees the end of a track knows that it has all of it.
+        """
+        deadline = self._loop.time() + SETTLE_TIMEOUT
+        while self._assembly.complete and leg.link.open:
+            self._take_version()
+            settled = self.source.entry.complete or self.source.watch.settled or not last_version
+            left = deadline - self._loop.time()
+            if (leg.over and settled) or left <= 0:
+                break
+            await self._bell.wait(left)
+        self._take_version()
+        if leg.conflict is not None:
+            raise leg.conflict
+
+    @property
+    def _wants_the_end(self) -> bool:
+        wanted = self._assembly.wanted
+        return wanted.layers[-1] == wanted.geometry.layers - 1
+
+    def _progress(self, leg: Leg) -> tuple[int, int]:
+        """Changes while something useful happens; what a peer can repeat for ever is capped."""
+        counters, wanted = self._assembly.counters, self._assembly.wanted
+        noise = counters.duplicates + counters.surplus + leg.opened + max(self._version, 0)
+        limit = 4 * wanted.geometry.layers * wanted.geometry.blocks + MAX_VERSIONS
+        return counters.objects, min(noise, limit)
+
+    # -- manifest --------------------------------------------------------------------------------
+
+    def _take_version(self) -> None:
+        """Apply a newer manifest; raises ManifestRejected when it takes something back."""
+        source, watch = self.source, self.source.watch
+        if watch.rejected is not None:
+            raise watch.rejected
+        if watch.manifest is None or watch.version <= self._version:
+            return
+        check_successor(source.manifest, watch.manifest)
+        entry = watch.manifest.segment(source.entry.segment)
+        if entry is None:
+            raise ManifestRejected("a later version drops a segment")
+        self._version = watch.version
+        self.source = source._replace(manifest=watch.manifest, entry=entry)
+        self._apply(entry)
+
+    def _apply(self, entry: SegmentEntry) -> None:
+        denied = self._assembly.apply_manifest(entry)
+        if denied:
+            self._note(f"the manifest denies layers {', '.join(map(str, denied))}")
+            self._revoked(denied)
+
+    # -- sources ---------------------------------------------------------------------------------
+
+    async def _next_source(self) -> None:
+        """Another session, else another publication where mixing is allowed; else give up."""
+        sources, source = self._sources, self.source
+        self.leave()
+        link = await sources.another_link(self.tried, self._note)
+        if link is not None:
+            self.tried.append(link)
+            self._watched = True
+            watch = sources.watch(link, source.name)
+            self.source = source._replace(link=link, watch=watch)
+        else:
+            tracks, timeout = self._plan.tracks, self._plan.timeout
+            other = await sources.another_publication(
+                source, tracks, self.names, timeout, self._note
+            )
+            if other is None:
+                raise self.incomplete("no other source has them")
+            self.names.append(other.name)
+            self._watched = True
+            self.source, self._version = other, other.watch.version
+            self._apply(other.entry)
+        self.source.watch.listeners.add(self._bell.ring)
+
+    def _note(self, setback: str) -> None:
+        self.setbacks[setback] = None

@@ -1,0 +1,204 @@
+"""A consumer whose source fails: the next session, the next publication, or an honest end."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvcs.errors import IncompletePublication, PublicationConflict
+from moqt.errors import DoneCode, RequestCode, RequestRefused
+from moqt.model import Location, ObjectHead, SubgroupHead
+from moqt.publisher import CatalogHandler, ServingLimits
+from tests.kvcs.endpoints import Cache, check
+from tests.kvcs.forgery import Forgery, K
+from tests.transport.relay import Relay
+from transport.config import QuicOptions
+from transport.url import MoqtUrl
+
+pytestmark = pytest.mark.e2e
+
+
+class FetchOnly(CatalogHandler):
+    """A relay whose publisher is gone: it answers FETCH for what it has (kvcs.md §6)."""
+
+    def on_subscribe(self, request) -> None:
+        raise RequestRefused(RequestCode.DOES_NOT_EXIST, "the publisher is gone")
+
+
+@pytest.mark.parametrize("mode", ["auto", "live"])
+async def test_a_relay_that_only_serves_fetches(world, mode) -> None:
+    cache = Cache()
+    forgery = Forgery(cache)
+    catalog = forgery.catalog
+    url = await forgery.serve(world, lambda c: FetchOnly(catalog, c, ServingLimits()))
+    forgery.all()
+    retrieval = await (await world.consumer(url)).retrieve(forgery.name, mode=mode)
+    await check(retrieval, cache)
+
+
+async def test_the_next_url_takes_over(world) -> None:
+    cache = Cache(layers=4)
+    first, second = Forgery(cache), Forgery(cache)
+    urls = [await first.serve(world), await second.serve(world)]
+    consumer = await world.consumer(*urls)
+    for forgery in (first, second):
+        forgery.version()
+        forgery.layer(0)
+    retrieval = await consumer.retrieve(first.name)
+    await retrieval.layer(0)
+    (connection,) = first.server.connections
+    connection._session.close(1, "gone")
+    await world.until(lambda: second.tracks[K]._subscriptions)
+    for layer in (1, 2, 3):
+        second.layer(layer)
+    second.end()
+    second.version()
+    await check(retrieval, cache)
+    assert retrieval.report().sources == tuple(urls)
+    assert any("session ended" in setback for setback in retrieval.report().setbacks)
+
+
+async def test_the_same_url_once_more(world) -> None:
+    cache = Cache(layers=4)
+    forgery = Forgery(cache)
+    consumer = await world.consumer(await forgery.serve(world))
+    forgery.version()
+    forgery.layer(0)
+    retrieval = await consumer.retrieve(forgery.name)
+    await retrieval.layer(0)
+    (connection,) = forgery.server.connections
+    connection._session.close(1, "restarting")
+    await world.until(lambda: len(retrieval.report().sources) == 2)
+    for layer in (1, 2, 3):
+        forgery.layer(layer)
+    forgery.end()
+    forgery.version()
+    await check(retrieval, cache)
+
+
+async def test_a_dead_url_first(world) -> None:
+    cache = Cache()
+    publisher, url = await world.publisher()
+    publication = await cache.publish(publisher)
+    consumer = await world.consumer()
+    used = await consumer.connect(["moqt://127.0.0.1:9/", url], tls=world.client_tls)
+    assert used == url
+    await check(await consumer.retrieve(publication.name), cache)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+async def test_two_publications_are_combined_only_if_deterministic(world, deterministic) -> None:
+    cache = Cache(layers=4)
+    publisher, url = await world.publisher()
+    whole = await cache.publish(publisher, deterministic=deterministic)
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens, deterministic=deterministic)
+    await cache.put(publication, 0, 1)
+    retrieval = await (await world.consumer(url)).retrieve(publication.name)
+    await retrieval.layer(1)
+    await publication.fail("a fault")
+    if deterministic:
+        await check(retrieval, cache)
+        assert retrieval.name == whole.name
+    else:
+        with pytest.raises(IncompletePublication, match="not deterministic"):
+            await retrieval.wait()
+
+
+async def test_a_subscription_that_fell_behind_is_renewed(world) -> None:
+    cache = Cache(layers=4)
+    forgery = Forgery(cache)
+    consumer = await world.consumer(await forgery.serve(world))
+    forgery.version()
+    retrieval = await consumer.retrieve(forgery.name)
+    await world.until(lambda: all(track._subscriptions for track in forgery.tracks.values()))
+    forgery.layer(0)
+    forgery.layer(1)
+    dropped = [request for track in forgery.tracks.values() for request in track._subscriptions]
+    for request in dropped:
+        request.done(DoneCode.TOO_FAR_BEHIND)
+    await world.until(
+        lambda: all(track._subscriptions - set(dropped) for track in forgery.tracks.values())
+    )
+    forgery.layer(2)
+    forgery.layer(3)
+    forgery.end()
+    forgery.version()
+    await check(retrieval, cache)
+
+
+async def test_two_payloads_at_one_location(world) -> None:
+    cache, other = Cache(), Cache(seed=1)
+    forgery, second = Forgery(cache), Forgery(other)
+
+    class Twice(CatalogHandler):
+        def on_subscribe(self, request) -> None:
+            super().on_subscribe(request)
+            if request.name.name != K.wire:
+                return
+            for subgroup, source in enumerate((forgery, second)):
+                payload = source.object(K, Location(0, 0))
+                sink = request.subgroup(SubgroupHead(0, subgroup, 0))
+                sink.begin(ObjectHead(0, subgroup, 0, 0, len(payload)))
+                sink.write(payload)
+                sink.end()
+                sink.finish()
+
+    url = await forgery.serve(world, lambda c: Twice(forgery.catalog, c, ServingLimits()))
+    forgery.version()
+    retrieval = await (await world.consumer(url)).retrieve(forgery.name)
+    with pytest.raises(PublicationConflict, match=r"k\.raw\.s0: two different payloads at group 0"):
+        await retrieval.wait()
+
+
+async def test_goaway_to_another_url(world) -> None:
+    cache = Cache(layers=4)
+    first, second = Forgery(cache), Forgery(cache)
+    consumer = await world.consumer(await first.serve(world))
+    url = await second.serve(world)
+    for forgery in (first, second):
+        forgery.version()
+        forgery.layer(0)
+    retrieval = await consumer.retrieve(first.name)
+    await retrieval.layer(0)
+    (connection,) = first.server.connections
+    connection.goaway(url)
+    await world.until(lambda: not consumer._links.open)
+    first.layer(1)
+    await retrieval.layer(1)
+    connection._session.close(0, "moved")
+    await world.until(lambda: second.tracks[K]._subscriptions)
+    for layer in (1, 2, 3):
+        second.layer(layer)
+    second.end()
+    second.version()
+    await check(retrieval, cache)
+    assert retrieval.report().sources[1] == url
+
+
+async def test_a_session_is_made_again_for_a_question(world) -> None:
+    cache = Cache()
+    forgery = Forgery(cache)
+    consumer = await world.consumer(await forgery.serve(world))
+    forgery.all()
+    (connection,) = forgery.server.connections
+    connection._session.close(0, "restarting")
+    await world.until(lambda: not consumer._links.open)
+    (found,) = await consumer.discover(cache.descriptor, cache.tokens)
+    await check(await consumer.retrieve(found), cache)
+
+
+async def test_the_path_dies(world) -> None:
+    cache = Cache(layers=4)
+    quic = QuicOptions(idle_timeout=0.5, keep_alive=0.1)
+    publisher, url = await world.publisher(quic=quic)
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens)
+    alive = True
+    relay = await Relay.open(("127.0.0.1", MoqtUrl.parse(url).port), lambda *_: not alive)
+    consumer = await world.consumer(f"moqt://127.0.0.1:{relay.port}/", quic=quic)
+    retrieval = await consumer.retrieve(publication.name)
+    await cache.put(publication, 0, 1)
+    await retrieval.layer(1)
+    alive = False
+    relay.transport.close()
+    await cache.put(publication, 2)
+    with pytest.raises(IncompletePublication, match="12 of 24"):
+        await retrieval.wait()
