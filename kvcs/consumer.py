@@ -11,10 +11,10 @@ from kvcs.errors import Difference, IdentityMismatch, InvalidInput, ManifestReje
 from kvcs.geometry import MAX_MANIFEST_OCTETS, manifest_octets
 from kvcs.identity import KVSP_PROFILE_0, CompatibilityDescriptor
 from kvcs.manifest import UNSTATED, block_keys_sha256
-from kvcs.pursuit import PROGRESS_TIMEOUT, Mode, Plan
+from kvcs.pursuit import Plan
 from kvcs.relays import Links, parse_urls
 from kvcs.results import Layer, Report
-from kvcs.retrieval import Retrieval
+from kvcs.retrieval import PROGRESS_TIMEOUT, Mode, Retrieval
 from kvcs.sources import Source, Sources
 from transport.config import ClientTls
 

@@ -9,7 +9,7 @@ from kvcs.assembler import Assembly
 from kvcs.bell import off_loop
 from kvcs.errors import InvalidInput, KvcsError, ManifestRejected
 from kvcs.names import Component
-from kvcs.pursuit import Pursuit
+from kvcs.pursuit import PROGRESS_TIMEOUT, Mode, Pursuit
 from kvcs.results import Layer, Report, digest_of_layers
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from kvcs.pursuit import Plan
     from kvcs.sources import Source, Sources
     from kvcs.track_assembler import Counters
+
+
+__all__ = ["PROGRESS_TIMEOUT", "Mark", "Mode", "Retrieval"]
 
 
 class Mark(NamedTuple):
