@@ -132,6 +132,11 @@ class Demo:
     async def play(self) -> None:
         """All of it; raises DemoFailed unless every consumer got what was published."""
         with KvCacheFile(self._options.cache) as cache, self._folder() as folder:
+            if cache.tokens < BLOCK_TOKENS:
+                raise InvalidInput(
+                    f"file {self._options.cache}: its {cache.tokens} tokens fill no block of"
+                    f" {BLOCK_TOKENS}; give a longer one"
+                )
             shape = Geometry.of(cache.descriptor(BLOCK_TOKENS), cache.tokens // BLOCK_TOKENS)
             parts = self._parts(shape)
             self._console.print(

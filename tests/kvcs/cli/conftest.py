@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from kvcs.keys import create_scope_key
 from tests.kvcs.cli.caches import write_cache
-from tests.kvcs.cli.stage import Stage
+from tests.kvcs.cli.stage import Served, Stage, serve
 from transport.certificates import CertificatePaths
 
 
@@ -33,3 +33,16 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         yield Stage(tmp_path, cache, scope_key, certificates, stack)
+
+
+@pytest.fixture(scope="session")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, certificates: CertificatePaths
+) -> Iterator[Served]:
+    """One publisher for all tests that only take what is complete."""
+    folder = tmp_path_factory.mktemp("served")
+    create_scope_key(folder / "scope.key")
+    with serve(
+        write_cache(folder / "cache.safetensors"), folder / "scope.key", certificates
+    ) as made:
+        yield made

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +70,50 @@ class Stage:
 
     def assert_whole(self, name: str) -> None:
         """Its file has every tensor of the cache, bit for bit, token ids apart."""
-        with TensorFile(self.cache) as source, TensorFile(self.out(name)) as found:
-            assert set(found.tensors) | {"tokens"} == set(source.tensors)
-            for tensor in set(found.tensors) - {"tokens"}:
-                assert found.view(tensor) == source.view(tensor)
-                assert found.tensors[tensor] == source.tensors[tensor]
+        assert_equal(self.cache, self.out(name))
+
+
+def assert_equal(cache: Path, out: Path) -> None:
+    """Every tensor of the cache is in ``out``, bit for bit, and no other; token ids apart."""
+    with TensorFile(cache) as source, TensorFile(out) as found:
+        assert set(found.tensors) | {"tokens"} == set(source.tensors)
+        for tensor in set(found.tensors) - {"tokens"}:
+            assert found.view(tensor) == source.view(tensor)
+            assert found.tensors[tensor] == source.tensors[tensor]
+
+
+@dataclass
+class Served:
+    """A finished publication that a process serves."""
+
+    cache: Path
+    scope_key: Path
+    certificates: CertificatePaths
+    url: str
+    uri: str
+
+    @property
+    def prompt(self) -> tuple[object, ...]:
+        """How a consumer asks for it without its name."""
+        words = ("--scope-key", self.scope_key, "--like", self.cache)
+        return (*words, "--block-tokens", BLOCK_TOKENS, "--ca", self.certificates.ca)
+
+
+@contextmanager
+def serve(cache: Path, scope_key: Path, certificates: CertificatePaths) -> Iterator[Served]:
+    """kvcs-pub until the end of the block."""
+    command = [
+        *(sys.executable, "-m", "kvcs.cli.pub", cache, "--scope-key", scope_key, "--json"),
+        *("--block-tokens", str(BLOCK_TOKENS), "--listen", "127.0.0.1:0"),
+        *("--cert", certificates.certificate, "--key", certificates.private_key),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            events: dict[str, Event] = {}
+            while "finished" not in events and process.stdout is not None:
+                event = json.loads(process.stdout.readline())
+                events[event["event"]] = event
+            url = f"moqt://127.0.0.1:{events['listening']['port']}/"
+            yield Served(cache, scope_key, certificates, url, events["opened"]["publication"])
+        finally:
+            process.terminate()

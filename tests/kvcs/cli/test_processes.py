@@ -1,71 +1,40 @@
-"""kvcs-pub and kvcs-sub as processes over real QUIC: what arrives is what was published."""
+"""kvcs-pub and kvcs-sub as processes over real QUIC: live, waiting, interrupted, refused."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
+from aioquic.asyncio import serve
+from aioquic.quic.configuration import QuicConfiguration
 
-from kvcs.names import PublicationName
-from kvcs.tensorfile import KvCacheFile, TensorFile
+from kvcs.cli.children import Child
+from kvcs.identity import KVSP_PROFILE_0
+from kvcs.tensorfile import KvCacheFile
 from tests.kvcs.cli.caches import BLOCK_TOKENS, write_cache
 from tests.kvcs.cli.stage import Stage
+from transport.certificates import CertificatePaths, write_test_certificates
 
 pytestmark = pytest.mark.e2e
 
-
-async def test_found_by_prompt_and_taken_whole(stage: Stage) -> None:
-    _, url, uri = await stage.publisher()
-    consumer = await stage.consumer("out", url, *stage.scope, "--like", stage.cache)
-    await consumer.finish()
-    stage.assert_whole("out")
-    (report,) = consumer.of("report")
-    assert (report["objects"], report["missing"], report["duplicates"]) == (24, 0, 0)
-    assert uri.endswith(report["publication"])
-    assert [event["layer"] for event in consumer.of("layer")] == [0, 1, 2, 3]
-    with KvCacheFile(stage.cache) as source, KvCacheFile(stage.out("out")) as found:
-        assert found.token_ids == source.token_ids
-        assert found.descriptor(BLOCK_TOKENS) == source.descriptor(BLOCK_TOKENS)
+IDS = (*("--scope-id", "00" * 16, "--anchor-key", "22" * 32, "--publication-id", "33" * 16),)
 
 
-async def test_taken_by_uri_with_no_key_at_all(stage: Stage) -> None:
-    _, _, uri = await stage.publisher()
-    consumer = await stage.consumer("out", uri)
-    await consumer.finish()
-    stage.assert_whole("out")
+async def failure(child: Child) -> str:
+    """Its one error, after it has ended with exit code 1."""
+    assert await child.wait() == 1
+    (error,) = child.of("error")
+    assert error["exit_code"] == 1
+    return error["message"]
 
 
-async def test_ready_made_identifiers(stage: Stage) -> None:
-    """A publisher and a consumer that know neither prompt nor scope key, only names."""
-    _, _, uri = await stage.publisher()
-    (report,) = await _reports(stage, "first", uri)
-    words = _identifiers(report["publication"])
-    again = await stage.start(
-        "again",
-        *("kvcs.cli.pub", stage.cache, "--block-tokens", BLOCK_TOKENS),
-        *(*stage.listening, *words),
-    )
-    port = (await again.until("listening"))["port"]
-    await again.until("finished")
-    (other,) = await _reports(stage, "second", f"moqt://127.0.0.1:{port}", *words)
-    assert other["digest"] == report["digest"]
-    assert other["publication"] == report["publication"]
-
-
-async def test_a_part(stage: Stage) -> None:
-    _, _, uri = await stage.publisher()
-    consumer = await stage.consumer("out", uri, "--completed", "--layers", "1-2", "--blocks", 2)
-    await consumer.finish()
-    (report,) = consumer.of("report")
-    assert (report["objects"], report["layers"], report["blocks"]) == (8, [1, 2], 2)
-    with TensorFile(stage.cache) as source, TensorFile(stage.out("out")) as found:
-        assert set(found.tensors) == {"k.1", "k.2", "v.1", "v.2"}
-        for name, spec in found.tensors.items():
-            assert spec.shape == (2 * BLOCK_TOKENS, 2, 16)
-            assert found.view(name) == source.view(name)[: spec.octets]
-        assert found.metadata["part"] == "layers 1 to 2"
+# --------------------------------------------------------------------------------------------- live
 
 
 async def test_live_before_and_in_the_middle(stage: Stage) -> None:
@@ -89,42 +58,33 @@ async def test_live_before_and_in_the_middle(stage: Stage) -> None:
 
 
 async def test_the_consumer_listens_and_waits(stage: Stage) -> None:
-    tls = stage.certificates
     words = (*stage.listening, *stage.scope, "--like", stage.cache, "--wait", 15)
     consumer = await stage.start("out", "kvcs.cli.sub", *words, "-o", stage.out("out"))
     port = (await consumer.until("listening"))["port"]
+    relay = ("--relay", f"moqt://127.0.0.1:{port}/kv", *stage.trusting)
     publisher = await stage.start(
-        "publisher",
-        *("kvcs.cli.pub", stage.cache, *stage.scope, "--relay", f"moqt://127.0.0.1:{port}/kv"),
-        *("--ca", tls.ca, "--linger", 15),
+        "publisher", "kvcs.cli.pub", stage.cache, *stage.scope, *relay, "--linger", 15
     )
     await consumer.finish()
     stage.assert_whole("out")
     assert publisher.of("connected")[0]["url"] == f"moqt://127.0.0.1:{port}/kv"
 
 
-async def test_waiting_for_a_name_that_is_not_there_yet(stage: Stage) -> None:
-    _, _, uri = await stage.publisher()
-    (report,) = await _reports(stage, "first", uri)
-    words = _identifiers(report["publication"])
+async def test_ready_made_names_and_waiting_for_one(stage: Stage) -> None:
+    """Neither side knows prompt or scope key, and the consumer was there first."""
+    with KvCacheFile(stage.cache) as cache:
+        compat = cache.descriptor(BLOCK_TOKENS).to_json()
+    words = (*IDS, "--compat-id", KVSP_PROFILE_0.compatibility_id(compat).hex())
     consumer = await stage.start(
         "out", "kvcs.cli.sub", *stage.listening, *words, "--wait", 15, "-o", stage.out("out")
     )
     port = (await consumer.until("listening"))["port"]
     await stage.start(
-        "again",
+        "publisher",
         *("kvcs.cli.pub", stage.cache, "--block-tokens", BLOCK_TOKENS, *words),
         *("--relay", f"moqt://127.0.0.1:{port}", *stage.trusting),
     )
     await consumer.finish()
-    stage.assert_whole("out")
-
-
-async def test_the_next_url_when_the_first_is_dead(stage: Stage) -> None:
-    _, url, uri = await stage.publisher()
-    consumer = await stage.consumer("out", "moqt://127.0.0.1:1/", uri)
-    await consumer.finish()
-    assert consumer.of("connected")[0]["url"] == url
     stage.assert_whole("out")
 
 
@@ -134,12 +94,6 @@ async def test_on_another_loop(stage: Stage, loop: str) -> None:
     consumer = await stage.consumer("out", uri, "--loop", loop)
     await consumer.finish()
     stage.assert_whole("out")
-
-
-async def test_the_publisher_ends_by_itself(stage: Stage) -> None:
-    publisher, _, _ = await stage.publisher("--linger", "0")
-    assert await publisher.wait() == 0
-    assert publisher.of("finished")[0]["layers"] == 4
 
 
 async def test_tokens_beyond_the_last_block_are_left_out(stage: Stage, tmp_path: Path) -> None:
@@ -152,6 +106,9 @@ async def test_tokens_beyond_the_last_block_are_left_out(stage: Stage, tmp_path:
     with KvCacheFile(stage.out("out")) as found, KvCacheFile(stage.cache) as source:
         assert found.tokens == 24
         assert found.token_ids == (source.token_ids or ())[:24]
+
+
+# ------------------------------------------------------------------------------------------ endings
 
 
 async def test_one_consumer_dies_and_the_others_do_not_notice(stage: Stage) -> None:
@@ -169,14 +126,85 @@ async def test_one_consumer_dies_and_the_others_do_not_notice(stage: Stage) -> N
     assert not stage.out("dies").exists()
 
 
-async def _reports(stage: Stage, name: str, *words: object) -> list[dict[str, object]]:
-    consumer = await stage.consumer(name, *words)
-    await consumer.finish()
-    return consumer.of("report")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_the_publisher_is_killed_in_the_middle(stage: Stage, number: int) -> None:
+    publisher, _, uri = await stage.publisher("--hold", "--pace", "0.3")
+    consumer = await stage.consumer("out", uri, "--timeout", "0.5")
+    await consumer.until("retrieving")
+    publisher.say("go")
+    await consumer.until("layer")
+    publisher.signal(number)
+    assert "missing" in await failure(consumer)
+    assert stage.leftovers("out") == []
 
 
-def _identifiers(fragment: object) -> tuple[str, ...]:
-    """A publication's name as the four options that give it ready-made."""
-    options = ("--scope-id", "--compat-id", "--anchor-key", "--publication-id")
-    values = PublicationName.from_fragment(str(fragment)).hex
-    return tuple(word for pair in zip(options, values, strict=True) for word in pair)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_interrupted(stage: Stage, number: int, code: int) -> None:
+    publisher, _, uri = await stage.publisher("--hold", "--pace", "0.3")
+    consumer = await stage.consumer("out", uri)
+    await consumer.until("retrieving")
+    publisher.say("go")
+    await consumer.until("layer")
+    assert len(stage.leftovers("out")) == 1
+    consumer.signal(number)
+    assert await consumer.wait() == code
+    assert stage.leftovers("out") == []
+    publisher.signal(number)
+    assert await publisher.wait() == code
+    assert not publisher.of("finished")
+    assert not publisher.of("error")
+
+
+async def test_held_and_left_alone(stage: Stage) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kvcs.cli.sub", "moqt://127.0.0.1:1", *map(str, stage.scope[:2])),
+        *("--block-tokens", "8", "--like", str(stage.cache), "--hold"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert "standard input ended before a line came" in errors.decode()
+
+
+# ------------------------------------------------------------------------------------------ no peer
+
+
+@pytest_asyncio.fixture
+async def stranger(certificates: CertificatePaths) -> AsyncIterator[int]:
+    """The port of a QUIC server that does not speak MOQT."""
+    configuration = QuicConfiguration(is_client=False, alpn_protocols=["h3"])
+    configuration.load_cert_chain(certificates.certificate, certificates.private_key)
+    server = await serve("127.0.0.1", 0, configuration=configuration)
+    yield server._transport.get_extra_info("sockname")[1]
+    server.close()
+
+
+async def test_a_peer_that_does_not_speak_moqt(stage: Stage, stranger: int) -> None:
+    words = (*stage.scope, "--like", stage.cache)
+    consumer = await stage.consumer("out", f"moqt://127.0.0.1:{stranger}", *words)
+    assert "no protocol in common" in await failure(consumer)
+    assert stage.leftovers("out") == []
+
+
+async def test_a_port_that_is_taken(stage: Stage) -> None:
+    _, url, _ = await stage.publisher()
+    tls = stage.certificates
+    place = ("--listen", url.removeprefix("moqt://").removesuffix("/"))
+    second = await stage.start(
+        "second",
+        *("kvcs.cli.pub", stage.cache, *stage.scope, *place),
+        *("--cert", tls.certificate, "--key", tls.private_key),
+    )
+    message = await failure(second)
+    assert "127.0.0.1" in message
+    assert "in use" in message
+
+
+async def test_a_key_of_another_certificate(stage: Stage, tmp_path: Path) -> None:
+    other = write_test_certificates(tmp_path / "other")
+    words = ("--listen", "127.0.0.1:0", "--cert", other.certificate)
+    words = (*words, "--key", stage.certificates.private_key)
+    publisher = await stage.start("publisher", "kvcs.cli.pub", stage.cache, *stage.scope, *words)
+    assert "is not the key of the certificate" in await failure(publisher)
