@@ -41,14 +41,13 @@ class Door:
         self._session = session
         self._on_ready: Callable[[], None] | None = on_ready
         self._timer: asyncio.TimerHandle | None = None
-        self._armed: float | None = None
+        session.on_deadline(self._arm)
         #: How the session ended.
         self.end: asyncio.Future[SessionClosed] = self._loop.create_future()
 
     def connected(self) -> None:
         """The handshake is complete."""
         self._session.connected(self._time())
-        self._arm()
 
     def stream_opened(self, stream: int, unidirectional: bool) -> None:
         """A stream of the peer."""
@@ -58,8 +57,6 @@ class Door:
         """Octets of a stream."""
         session = self._session
         session.stream_data(self._time(), stream, data, fin)
-        if session.next_deadline() != self._armed:
-            self._arm()
         if self._on_ready is not None and session.established:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
@@ -90,10 +87,10 @@ class Door:
             self._session.transport_closed(self._time(), code, reason)
 
     def _arm(self) -> None:
+        """The earliest deadline has changed."""
         due = self._session.next_deadline()
         if self._timer is not None:
             self._timer.cancel()
-        self._armed = due
         self._timer = None if due is None else self._loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
@@ -141,6 +138,11 @@ class Connection:
         """True until the session ends."""
         return not self.sink.end.done()
 
+    @property
+    def may_request(self) -> bool:
+        """True while new requests make sense: the session is open, and the peer sent no GOAWAY."""
+        return self.is_open and self._session.may_request
+
     def when_closed(self, callback: Callable[[], None]) -> None:
         """Call back once the session has ended."""
         self.sink.end.add_done_callback(lambda _: callback())
@@ -158,7 +160,7 @@ class Connection:
     async def close(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
         """Deliver what is queued, as far as the peer takes it within CLOSE_TIMEOUT, then close."""
         deadline = self._loop.time() + CLOSE_TIMEOUT
-        while self.is_open and self._transport.unacknowledged() and self._loop.time() < deadline:
+        while self._undelivered(deadline):  # noqa: ASYNC110 - no event says that all is acknowledged
             await asyncio.sleep(_FLUSH_STEP)
         self._session.close(code, reason)
         try:
@@ -225,3 +227,7 @@ class Connection:
     def goaway(self, uri: str = "", timeout: int = 0) -> None:
         """GOAWAY on the control stream; ``timeout`` in ms."""
         self._session.goaway(uri, timeout)
+
+    def _undelivered(self, deadline: float) -> bool:
+        waiting = self.is_open and self._transport.unacknowledged() > 0
+        return waiting and self._loop.time() < deadline

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moqt.codec.fields import check_name
-from moqt.codec.properties import TrackProperties
+from moqt.codec.properties import TrackProperties, check_object_properties
 from moqt.errors import (
     DoneCode,
+    MalformedTrack,
     Misuse,
     MoqtError,
+    ProtocolViolation,
     RequestCode,
     RequestFailed,
     RequestRefused,
     StreamCode,
 )
 from moqt.model import (
+    MAX_VI64,
     FullTrackName,
     GroupOrder,
     Location,
@@ -27,6 +30,7 @@ from moqt.model import (
     StoredObject,
     SubgroupHead,
 )
+from moqt.session.checks import check_own_namespace
 from moqt.session.ports import Unserved
 from transport.errors import StreamAbort
 
@@ -37,7 +41,8 @@ if TYPE_CHECKING:
     from moqt.model import Gap, ObjectSink, TrackNamespace
     from moqt.session.fetches import IncomingFetch
     from moqt.session.namespaces import IncomingSubscribeNamespace, OutgoingPublishNamespace
-    from moqt.session.publications import IncomingSubscribe, IncomingTrackStatus
+    from moqt.session.publications import IncomingSubscribe
+    from moqt.session.status import IncomingTrackStatus
     from transport.api import BytesLike
 
 _NO_PROPERTIES: Final = TrackProperties()
@@ -51,11 +56,13 @@ class Track:
 
     def __init__(self, name: FullTrackName, properties: TrackProperties = _NO_PROPERTIES) -> None:
         check_name(name.namespace, name.name)
+        check_own_namespace(name.namespace)
         self._name = name
         self._properties = properties.encode()
         self._order = properties.default_publisher_group_order
         self._default_priority = properties.default_publisher_priority
         self._groups: dict[int, list[StoredObject]] = {}
+        self._opened: set[tuple[int, int]] = set()
         self._largest: Location | None = None
         self._final: Location | None = None
         self._done: tuple[DoneCode, str] | None = None
@@ -106,9 +113,9 @@ class Track:
         if order is GroupOrder.DESCENDING:
             chosen.reverse()
         for group in chosen:
-            for stored in tuple(self._groups.get(group, ())):
-                if self._discarded:
-                    raise StreamAbort(StreamCode.INTERNAL_ERROR)
+            self._still_kept()
+            for stored in tuple(self._groups[group]):
+                self._still_kept()
                 head = stored.head
                 if head.status is ObjectStatus.NORMAL and head.location in within:
                     yield stored
@@ -123,9 +130,20 @@ class Track:
         priority: int | None = None,
         has_properties: bool = False,
     ) -> SubgroupWriter:
-        """Open a subgroup; its objects are written in ascending Object ID."""
+        """Open a subgroup, once; its objects are written in ascending Object ID.
+
+        ``priority`` None is the track's default. Raises Misuse for numbers outside their range.
+        """
         self._still_open()
         chosen = self._default_priority if priority is None else priority
+        if not (0 <= group <= MAX_VI64 and 0 <= subgroup <= MAX_VI64 and 0 <= chosen <= 255):
+            raise Misuse(
+                f"subgroup {subgroup} of group {group}, priority {chosen}: ids are 0 to 2^64-1, "
+                "priorities 0 to 255"
+            )
+        if (group, subgroup) in self._opened:
+            raise Misuse(f"subgroup {subgroup} of group {group} was opened before: a stream each")
+        self._opened.add((group, subgroup))
         writer = SubgroupWriter(self, group, subgroup, chosen, has_properties)
         self._writers.add(writer)
         for request in self._subscriptions:
@@ -133,7 +151,7 @@ class Track:
         return writer
 
     def end(self, code: DoneCode = DoneCode.TRACK_ENDED, reason: str = "") -> None:
-        """PUBLISH_DONE to every subscriber; FETCH is still served."""
+        """PUBLISH_DONE to every subscriber; FETCH is still served. Open subgroups are reset."""
         if self._done is None:
             self._done = (code, reason)
             for writer in tuple(self._writers):
@@ -156,7 +174,7 @@ class Track:
 
     def attach(self, request: IncomingSubscribe) -> None:
         """Accept a SUBSCRIBE; everything after Largest Object goes to it live."""
-        request.on_end = lambda: self._subscriptions.discard(request)
+        request.on_end = lambda: self._detach(request)
         request.accept(self, self._order)
         if not request.active:
             return
@@ -166,19 +184,32 @@ class Track:
         if self._done is not None:
             request.done(*self._done)
 
+    def _detach(self, request: IncomingSubscribe) -> None:
+        self._subscriptions.discard(request)
+        for writer in self._writers:
+            writer.leave(request)
+
     def _keep(self, stored: StoredObject) -> None:
+        """Store one object; Misuse when it contradicts what was published before."""
         self._still_open()
         head = stored.head
         place = head.location
+        kept = self._groups.get(head.group, [])
+        at = bisect_left(kept, place, key=_location)
         if self._final is not None and place > self._final:
             raise Misuse(f"object {place} lies beyond the end of the track at {self._final}")
-        kept = self._groups.setdefault(head.group, [])
-        at = bisect_left(kept, place, key=_location)
         if at < len(kept) and kept[at].head.location == place:
             raise Misuse(
                 f"object {place} was published before: a Location has one payload for ever"
             )
+        if at and kept[at - 1].head.status is ObjectStatus.END_OF_GROUP:
+            raise Misuse(f"object {place} lies beyond the end of its group")
+        beyond = self._largest is not None and place < self._largest
+        ends_group = head.status is ObjectStatus.END_OF_GROUP and at < len(kept)
+        if ends_group or (head.status is ObjectStatus.END_OF_TRACK and beyond):
+            raise Misuse(f"an end at {place}: objects beyond it have been published")
         kept.insert(at, stored)
+        self._groups[head.group] = kept
         if head.status is ObjectStatus.END_OF_TRACK:
             self._final = place
         if self._largest is None or place > self._largest:
@@ -187,6 +218,10 @@ class Track:
     def _writer_over(self, writer: SubgroupWriter) -> None:
         self._writers.discard(writer)
 
+    def _still_kept(self) -> None:
+        if self._discarded:
+            raise StreamAbort(StreamCode.INTERNAL_ERROR)
+
     def _still_open(self) -> None:
         if self._done is not None or self._discarded:
             raise Misuse("the track has ended")
@@ -194,6 +229,15 @@ class Track:
 
 def _location(stored: StoredObject) -> Location:
     return stored.head.location
+
+
+def _octets(view: BytesLike) -> BytesLike:
+    """``view`` counted in octets, not in items."""
+    if isinstance(view, memoryview) and (view.ndim != 1 or view.itemsize != 1):
+        if not view.c_contiguous:
+            raise Misuse("a payload view must be C-contiguous: copy the array first")
+        return view.cast("B")
+    return view
 
 
 class SubgroupWriter:
@@ -218,7 +262,7 @@ class SubgroupWriter:
         self._subgroup = subgroup
         self._priority = priority
         self._has_properties = has_properties
-        self._sinks: list[ObjectSink] = []
+        self._sinks: dict[IncomingSubscribe, ObjectSink] = {}
         self._last = -1
         self._over = False
 
@@ -233,38 +277,37 @@ class SubgroupWriter:
 
         Raises Misuse when ids do not rise or a status object has a payload (draft-22 §11.1.1).
         """
-        length = sum(len(view) for view in views)
+        payload = tuple(map(_octets, views))
+        length = sum(map(len, payload))
         if self._over:
             raise Misuse("the subgroup is finished")
-        if object_id <= self._last:
+        if not self._last < object_id <= MAX_VI64:
             raise Misuse(f"object {object_id} after {self._last}: ids rise inside a subgroup")
         if status is not ObjectStatus.NORMAL and (length or properties):
             raise Misuse("a status object has neither payload nor properties")
-        if properties and not self._has_properties:
-            raise Misuse("open the subgroup with has_properties to publish properties in it")
+        if properties:
+            self._check_properties(properties, Location(self._group, object_id))
         head = ObjectHead(
             self._group, self._subgroup, object_id, self._priority, length, status, properties
         )
-        self._track._keep(StoredObject(head, views))
+        self._track._keep(StoredObject(head, payload))
         self._last = object_id
-        for sink in self._sinks:
+        for sink in self._sinks.values():
             sink.begin(head)
-            for view in views:
+            for view in payload:
                 sink.write(view)
             sink.end()
 
     def finish(self) -> None:
         """All objects of the subgroup have been published."""
         if not self._over:
-            self._close()
-            for sink in self._sinks:
+            for sink in self._close():
                 sink.finish()
 
     def abort(self, code: int) -> None:
         """Give the subgroup up: subscribers see a reset."""
         if not self._over:
-            self._close()
-            for sink in self._sinks:
+            for sink in self._close():
                 sink.abort(code)
 
     def join(self, request: IncomingSubscribe) -> None:
@@ -276,11 +319,27 @@ class SubgroupWriter:
             first_object=self._last < 0,
             has_properties=self._has_properties,
         )
-        self._sinks.append(request.subgroup(head))
+        after = None if self._last < 0 else Location(self._group, self._last)
+        self._sinks[request] = request.subgroup(head, after)
 
-    def _close(self) -> None:
+    def leave(self, request: IncomingSubscribe) -> None:
+        """A subscription is over."""
+        self._sinks.pop(request, None)
+
+    def _close(self) -> tuple[ObjectSink, ...]:
         self._over = True
         self._track._writer_over(self)
+        sinks = tuple(self._sinks.values())
+        self._sinks.clear()
+        return sinks
+
+    def _check_properties(self, properties: bytes, place: Location) -> None:
+        if not self._has_properties:
+            raise Misuse("open the subgroup with has_properties to publish properties in it")
+        try:
+            check_object_properties(properties, place)
+        except (MalformedTrack, ProtocolViolation) as fault:
+            raise Misuse(f"properties of object {place}: {fault}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +373,8 @@ class Catalog:
 
     def remove(self, track: Track) -> None:
         """Serve it no longer and let its objects go."""
-        self._tracks.pop(track.name, None)
+        if self._tracks.get(track.name) is track:
+            del self._tracks[track.name]
         track.discard()
 
     def track(self, name: FullTrackName) -> Track:
@@ -325,7 +385,12 @@ class Catalog:
         return found
 
     def announce(self, namespace: TrackNamespace) -> None:
-        """Tell everyone who asked, and every connection in ``announce_on``."""
+        """Tell everyone who asked, and every connection in ``announce_on``.
+
+        Raises Misuse for a name that cannot be published.
+        """
+        check_name(namespace)
+        check_own_namespace(namespace)
         self._namespaces[namespace] = None
         for interest in self._interests:
             if interest.matches(namespace):
@@ -361,6 +426,8 @@ class Catalog:
         """Answer a SUBSCRIBE_NAMESPACE and keep it informed."""
         request.on_end = lambda: self._interests.discard(request)
         request.accept()
+        if not request.active:
+            return
         self._interests.add(request)
         for namespace in self._namespaces:
             if request.matches(namespace):
@@ -412,9 +479,9 @@ class CatalogHandler(Unserved):
                 f"{self._fetches} fetches are open",
                 self._limits.retry_after,
             )
-        request.accept(track)
         self._fetches += 1
         request.on_end = self._fetch_over
+        request.accept(track)
 
     def on_track_status(self, request: IncomingTrackStatus) -> None:
         """What SUBSCRIBE_OK would say."""

@@ -19,7 +19,8 @@ class SessionConfig:
     implementation: str = IMPLEMENTATION
     authority: str | None = None
     path: str | None = None
-    #: Ranges the peer may put in the filters of one request (draft-22 §9.1.6): each is compared per object.
+    #: Ranges the peer may put in the filters of one request (draft-22 §9.1.6): all are compared
+    #: with every object.
     max_filter_ranges: int = 32
     #: Unanswered REQUEST_UPDATEs per request stream; we answer at once, so few are ever open.
     max_request_updates: int = 16
@@ -36,7 +37,11 @@ class SessionConfig:
     done_timeout: float = 10.0
     #: Request streams of the peer open at once; one more is answered EXCESSIVE_LOAD.
     max_peer_requests: int = 4096
-    #: Holes in the peer's request ids that we remember; ids rise by two, so holes close soon.
+    #: Holes in the peer's request ids that we remember; each request cancelled early leaves one.
     max_id_holes: int = 1024
+    #: After STOP_SENDING on a request of ours the answer or the reset may be right behind.
+    stop_grace: float = 1.0
+    #: Octets of the namespaces one SUBSCRIBE_NAMESPACE of ours may bring; 64 more count for each.
+    namespace_octets: int = 8 << 20
     #: Retry interval, in milliseconds, sent with EXCESSIVE_LOAD.
     retry_interval: int = 1000

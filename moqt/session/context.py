@@ -1,30 +1,25 @@
-"""What the roles of one session share: the transport, the ids, the clock, the checks."""
+"""What the roles of one session share: the transport, the ids, the clock, the maps."""
 
 from __future__ import annotations
 
-import heapq
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from moqt.codec.profile import LATEST, Profile
 from moqt.codec.properties import SetupOptions
-from moqt.errors import Misuse, ProtocolViolation, RequestCode, RequestRefused, StreamCode
-from moqt.session.filters import RangeFilters
-from moqt.session.requests import RequestIds
-from moqt.session.streams import IncomingStreams
+from moqt.session.request_ids import RequestIds
+from moqt.session.routes import IncomingStreams
+from moqt.session.timers import Timers
 from transport.api import SendOrder, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.codec.params import Parameters
     from moqt.errors import SessionClosed
     from moqt.model import TrackNamespace
     from moqt.session.config import SessionConfig
     from moqt.session.ports import RequestHandler
+    from moqt.session.timers import Timer
     from transport.api import BytesLike, TransportSession
-
-#: draft-22 §9.2: longer is a violation on receipt.
-MAX_GOAWAY_URI: Final = 8192
 
 
 class StreamOwner(Protocol):
@@ -51,6 +46,16 @@ class StreamOwner(Protocol):
         ...
 
 
+class _Held:
+    """What one stream brought before the peer's SETUP."""
+
+    __slots__ = ("fin", "octets")
+
+    def __init__(self) -> None:
+        self.octets = bytearray()
+        self.fin = False
+
+
 class Context:
     """Shared by the roles; owns the map of streams and the timers, decides nothing by itself."""
 
@@ -66,17 +71,19 @@ class Context:
         self.config = config
         self.profile = profile
         self.now = 0.0
+        #: Both SETUPs are exchanged and nobody has closed.
         self.established = False
         self.peer_options = SetupOptions()
         self.ids = RequestIds(is_client=transport.is_client, max_holes=config.max_id_holes)
         self.owners: dict[int, StreamOwner] = {}
+        #: Request streams of the peer that are still open.
+        self.peer_requests: set[int] = set()
         self.streams = IncomingStreams(self)
         #: Prefixes of the peer's SUBSCRIBE_NAMESPACE requests in force, for the overlap rule.
         self.interests: set[TrackNamespace] = set()
+        self.timers = Timers()
         self._aliases = 0
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._timer_count = 0
-        self._held: list[tuple[int, StreamOwner, bytes, bool]] = []
+        self._held: dict[int, _Held] = {}
         self._held_octets = 0
 
     # -- streams ---------------------------------------------------------------------------------
@@ -92,82 +99,58 @@ class Context:
     def forget(self, stream: int) -> None:
         """Nobody needs to hear of ``stream`` any more."""
         self.owners.pop(stream, None)
+        self.peer_requests.discard(stream)
+        held = self._held.pop(stream, None)
+        if held is not None:
+            self._held_octets -= len(held.octets)
 
-    def hold(self, stream: int, owner: StreamOwner, view: BytesLike, fin: bool) -> None:
-        """Keep what came before the peer's SETUP, within limits (draft-22 §6.3)."""
-        self._held_octets += len(view)
-        self._held.append((stream, owner, bytes(view), fin))
-        config = self.config
-        if (
-            self._held_octets > config.early_octets
-            or len({s for s, *_ in self._held}) > config.early_streams
+    def hold(self, stream: int, view: BytesLike, fin: bool) -> bool:
+        """Keep what came before the peer's SETUP; False when that is too much (draft-22 §6.3)."""
+        config, held = self.config, self._held.get(stream)
+        if self._held_octets + len(view) > config.early_octets or (
+            held is None and len(self._held) >= config.early_streams
         ):
-            self._held_octets -= len(view)
-            self._held.pop()
-            self.forget(stream)
-            self.transport.stop(stream, StreamCode.EXCESSIVE_LOAD)
-            self.transport.reset(stream, StreamCode.EXCESSIVE_LOAD)
+            return False
+        if held is None:
+            held = self._held[stream] = _Held()
+        held.octets += view
+        held.fin = fin
+        self._held_octets += len(view)
+        return True
 
     def release_held(self) -> None:
-        """The peer's SETUP is in: deliver what was held, in order."""
-        held, self._held = self._held, []
+        """The peer's SETUP is in: deliver what was held, stream by stream as they came."""
+        held, self._held = self._held, {}
         self._held_octets = 0
-        for stream, owner, view, fin in held:
-            if self.owners.get(stream) is owner:
-                owner.data(view, fin)
+        for stream, kept in held.items():
+            owner = self.owners.get(stream)
+            if owner is not None and self.established:
+                owner.data(bytes(kept.octets), kept.fin)
 
     def allocate_alias(self) -> int:
         """A Track Alias of ours, never used twice in a session (draft-22 §3.1.3)."""
         self._aliases += 1
         return self._aliases
 
+    def clear(self) -> list[StreamOwner]:
+        """The session is over: forget everything; returns who must be told."""
+        self.established = False
+        owners = list(self.owners.values())
+        self.owners.clear()
+        self.peer_requests.clear()
+        self.interests.clear()
+        self.timers.clear()
+        self.streams.clear()
+        self._held.clear()
+        self._held_octets = 0
+        return owners
+
     # -- time ------------------------------------------------------------------------------------
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> None:
-        """Run ``callback`` at the first tick not before ``when``; it checks itself if it still matters."""
-        self._timer_count += 1
-        heapq.heappush(self._timers, (when, self._timer_count, callback))
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """Run ``callback`` in ``delay`` seconds; for use inside transport events and ticks."""
+        return self.timers.call_at(self.now + delay, callback)
 
-    def next_deadline(self) -> float | None:
-        """When the next tick is due."""
-        return self._timers[0][0] if self._timers else None
-
-    def tick(self) -> None:
-        """Run what is due at ``now``."""
-        while self._timers and self._timers[0][0] <= self.now:
-            heapq.heappop(self._timers)[2]()
-
-    # -- checks ----------------------------------------------------------------------------------
-
-    def check_parameters(self, parameters: Parameters) -> RequestRefused | None:
-        """Why a request with these parameters cannot be served, if it cannot (draft-22 §3.3.2)."""
-        for scope in (parameters, parameters.fill):
-            if scope is None:
-                continue
-            if scope.invalid_filter is not None:
-                return RequestRefused(RequestCode.INVALID_FILTER, scope.invalid_filter)
-            refusal = self.check_spans(RangeFilters(scope.range_filters))
-            if refusal is not None:
-                return refusal
-        return None
-
-    def check_spans(self, filters: RangeFilters) -> RequestRefused | None:
-        """MAX_FILTER_RANGES of ours (draft-22 §9.1.6)."""
-        limit = self.config.max_filter_ranges
-        if filters.spans > limit:
-            return RequestRefused(
-                RequestCode.INVALID_FILTER, f"{filters.spans} ranges, at most {limit} are taken"
-            )
-        return None
-
-    def check_goaway_uri(self, uri: str) -> None:
-        """What we may send (draft-22 §9.2)."""
-        if self.transport.is_client and uri:
-            raise Misuse("a client's GOAWAY carries no URI (§9.2)")
-        if len(uri.encode()) > MAX_GOAWAY_URI:
-            raise Misuse(f"a GOAWAY URI has at most {MAX_GOAWAY_URI} octets")
-
-    def receive_goaway_uri(self, uri: str) -> None:
-        """What the peer may send."""
-        if not self.transport.is_client and uri:
-            raise ProtocolViolation("GOAWAY of a client carries a URI")
+    def call_after_tick(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """The same for use anywhere: ``now`` may be long ago."""
+        return self.timers.call_after_tick(self.now, delay, callback)

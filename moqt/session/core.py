@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING
 
 from moqt.codec import messages as m
-from moqt.codec.control import MessageSplitter
 from moqt.codec.datagram import decode_datagram
 from moqt.codec.profile import LATEST, Profile
 from moqt.codec.properties import SetupOptions
@@ -13,24 +12,26 @@ from moqt.errors import (
     MalformedTrack,
     Misuse,
     ProtocolViolation,
-    RequestCode,
-    RequestRefused,
     SessionClosed,
     SessionCode,
     SessionFault,
-    StreamCode,
+)
+from moqt.session.checks import (
+    check_goaway,
+    check_own_goaway,
+    check_own_namespace,
+    check_own_parameters,
+    check_setup,
+    stream_code,
 )
 from moqt.session.context import Context
-from moqt.session.fetches import IncomingFetch, OutgoingFetch
-from moqt.session.namespaces import (
-    IncomingPublishNamespace,
-    IncomingSubscribeNamespace,
-    OutgoingPublishNamespace,
-    OutgoingSubscribeNamespace,
-)
-from moqt.session.publications import IncomingSubscribe, IncomingTrackStatus, OutgoingTrackStatus
-from moqt.session.requests import IncomingRequest, RequestStream
-from moqt.session.state import RESPONDER, Phase
+from moqt.session.control import OwnControl, PeerControl
+from moqt.session.fetches import OutgoingFetch
+from moqt.session.intake import Intake
+from moqt.session.namespaces import OutgoingPublishNamespace, OutgoingSubscribeNamespace
+from moqt.session.requests import RequestStream
+from moqt.session.state import Phase, Request
+from moqt.session.status import OutgoingTrackStatus
 from moqt.session.streams import DataStream
 from moqt.session.subscriptions import OutgoingSubscribe
 from transport.api import SendOrder, Tier
@@ -43,51 +44,15 @@ if TYPE_CHECKING:
     from moqt.model import FullTrackName, TrackNamespace
     from moqt.session.config import SessionConfig
     from moqt.session.ports import NamespaceListener, RequestHandler, TrackReceiver
+    from moqt.session.timers import Timer
     from transport.api import BytesLike, TransportSession
-
-#: draft-22 §2.4.3: nothing is ever published under it.
-RESERVED_FIELD: Final = b"."
-SESSION_FIELD: Final = b".session"
-
-
-class UnservedRequest(IncomingRequest):
-    """PUBLISH and SUBSCRIBE_TRACKS: answered NOT_SUPPORTED, never with silence (draft-22 §1.6)."""
-
-    table = RESPONDER
-
-    def start(self, message: m.Publish | m.SubscribeTracks) -> None:
-        """Refuse."""
-        self.request_id = message.request_id
-        self.parameters = message.parameters
-        self.refuse(RequestCode.NOT_SUPPORTED, f"{type(message).__name__} is not served here")
-
-
-_Opener: TypeAlias = (
-    type[IncomingSubscribe]
-    | type[IncomingFetch]
-    | type[IncomingTrackStatus]
-    | type[IncomingPublishNamespace]
-    | type[IncomingSubscribeNamespace]
-    | type[UnservedRequest]
-)
-
-#: What may open a request stream, and the role that answers it (draft-22 §6.4.2).
-OPENERS: Final[dict[type, _Opener]] = {
-    m.Subscribe: IncomingSubscribe,
-    m.Fetch: IncomingFetch,
-    m.TrackStatus: IncomingTrackStatus,
-    m.PublishNamespace: IncomingPublishNamespace,
-    m.SubscribeNamespace: IncomingSubscribeNamespace,
-    m.Publish: UnservedRequest,
-    m.SubscribeTracks: UnservedRequest,
-}
 
 
 class Session:
     """One MOQT session over one TransportSession; deterministic, does no I/O.
 
-    The owner passes transport events with the time of each, calls ``tick`` at ``next_deadline``,
-    and makes requests. ``draft-22 §6``.
+    The owner passes transport events with the time of each, calls ``tick`` at ``next_deadline``
+    (which ``on_deadline`` says has changed), and makes requests. ``draft-22 §6``.
     """
 
     def __init__(
@@ -100,9 +65,12 @@ class Session:
         self._context = Context(transport, handler, config, profile)
         self._transport = transport
         self._phase = Phase.CONNECTING
+        self._over = False
+        self._control: int | None = None
+        self._peer_control = False
         self._goaway_sent = False
         self._goaway_seen = False
-        self._ready: list[Callable[[], None]] = []
+        self._setup_timer: Timer | None = None
 
     # -- transport events ------------------------------------------------------------------------
 
@@ -110,28 +78,34 @@ class Session:
         """Open the control stream and say SETUP (draft-22 §6.3)."""
         context = self._context
         context.now = now
+        if self._phase is not Phase.CONNECTING:
+            return
         self._phase = Phase.OPENING
         config = context.config
+        client = self._transport.is_client
         options = SetupOptions(
-            path=config.path,
-            authority=config.authority,
+            path=config.path if client else None,
+            authority=config.authority if client else None,
             max_filter_ranges=config.max_filter_ranges,
             implementation=config.implementation,
             max_request_updates=config.max_request_updates,
         )
         stream = self._transport.open(SendOrder(Tier.CONTROL), unidirectional=True)
-        self._control_stream = stream
+        self._control = stream
         context.adopt(stream, OwnControl())
         self._transport.write(stream, m.encode_message(m.Setup(options), context.profile))
-        context.call_at(now + config.setup_timeout, self._setup_overdue)
+        self._setup_timer = context.call_later(config.setup_timeout, self._setup_overdue)
 
     def stream_opened(self, now: float, stream: int, unidirectional: bool) -> None:
         """A stream of the peer."""
         context = self._context
         context.now = now
+        if self._phase is Phase.CLOSED:
+            return
         if unidirectional:
             context.adopt(stream, DataStream(context, stream, self._control_opened))
         else:
+            context.peer_requests.add(stream)
             context.adopt(stream, Intake(context, stream))
 
     def stream_data(self, now: float, stream: int, data: BytesLike, fin: bool) -> None:
@@ -139,7 +113,7 @@ class Session:
         context = self._context
         context.now = now
         owner = context.owners.get(stream)
-        if owner is None:
+        if owner is None or self._phase is Phase.CLOSED:
             return
         try:
             owner.data(data, fin)
@@ -151,65 +125,58 @@ class Session:
         self._context.now = now
         owner = self._context.owners.get(stream)
         if owner is not None:
-            self._guard(owner.reset, code)
+            self._guard(owner.reset, stream_code(code))
 
     def stop_sending(self, now: float, stream: int, code: int) -> None:
         """STOP_SENDING of the peer."""
         self._context.now = now
         owner = self._context.owners.get(stream)
         if owner is not None:
-            self._guard(owner.stop, code)
+            self._guard(owner.stop, stream_code(code))
 
     def stream_sent(self, now: float, stream: int) -> None:
         """Our FIN has been handed down."""
         self._context.now = now
         owner = self._context.owners.get(stream)
         if owner is not None:
-            owner.sent()
+            self._guard(owner.sent)
 
     def datagram(self, now: float, data: bytes) -> None:
         """An object datagram; of an unknown alias it is dropped (draft-22 §3.1.3.1)."""
         context = self._context
         context.now = now
-        if not context.established:
-            return
-        try:
-            decoded = decode_datagram(data, context.profile)
-            if decoded is None:
-                return
-            subscription = context.streams.subscription(decoded.track_alias)
-            if subscription is not None:
-                try:
-                    head = decoded.head.resolve(subscription.default_priority)
-                    subscription.receiver.datagram(head, decoded.payload)
-                except MalformedTrack as fault:
-                    subscription.fail(fault)
-        except SessionFault as fault:
-            self.close(fault.code, fault.reason)
+        if context.established:
+            try:
+                self._object(data)
+            except SessionFault as fault:
+                self.close(fault.code, fault.reason)
 
     def transport_closed(self, now: float, code: int, reason: str) -> None:
         """The transport is gone: everything open ends, once."""
         context = self._context
         context.now = now
-        if self._phase is Phase.CLOSED and not context.owners:
+        if self._over:
             return
+        self._over = True
         self._phase = Phase.CLOSED
         error = SessionClosed(code, reason)
-        owners = sorted(context.owners.values(), key=lambda owner: isinstance(owner, RequestStream))
-        context.owners.clear()
-        for owner in owners:  # data first, so that sinks abort before their request reports
+        # Data first, so that sinks abort before their request reports.
+        for owner in sorted(context.clear(), key=lambda owner: isinstance(owner, RequestStream)):
             owner.closed(error)
         context.handler.on_closed(code, reason)
 
     def tick(self, now: float) -> None:
         """Run what is due."""
         self._context.now = now
-        if self._phase is not Phase.CLOSED:
-            self._guard(self._context.tick)
+        self._guard(self._run_timers)
 
     def next_deadline(self) -> float | None:
         """When ``tick`` must be called at the latest; None for never."""
-        return None if self._phase is Phase.CLOSED else self._context.next_deadline()
+        return None if self._phase is Phase.CLOSED else self._context.timers.next_deadline()
+
+    def on_deadline(self, callback: Callable[[], None]) -> None:
+        """Tell ``callback`` whenever ``next_deadline`` has come nearer."""
+        self._context.timers.on_change = callback
 
     # -- application -----------------------------------------------------------------------------
 
@@ -217,6 +184,11 @@ class Session:
     def established(self) -> bool:
         """Both SETUPs are exchanged and the session is open."""
         return self._phase is Phase.ESTABLISHED
+
+    @property
+    def may_request(self) -> bool:
+        """True while new requests make sense: open, and no GOAWAY has come."""
+        return self._phase is not Phase.CLOSED and not self._goaway_seen
 
     @property
     def peer_options(self) -> SetupOptions:
@@ -227,14 +199,14 @@ class Session:
         self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
     ) -> OutgoingSubscribe:
         """SUBSCRIBE (draft-22 §9.6)."""
-        self._may_request()
+        self._check_request(name.namespace, parameters)
         return OutgoingSubscribe(self._context, name, parameters, receiver)
 
     def fetch(
         self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
     ) -> OutgoingFetch:
         """FETCH (draft-22 §9.11)."""
-        self._may_request()
+        self._check_request(name.namespace, parameters)
         return OutgoingFetch(self._context, name, parameters, receiver)
 
     def track_status(
@@ -244,7 +216,7 @@ class Session:
         answer: Callable[[m.RequestOk | MoqtError], None],
     ) -> OutgoingTrackStatus:
         """TRACK_STATUS (draft-22 §9.13)."""
-        self._may_request()
+        self._check_request(name.namespace, parameters)
         return OutgoingTrackStatus(self._context, name, parameters, answer)
 
     def publish_namespace(
@@ -254,227 +226,105 @@ class Session:
         answer: Callable[[MoqtError | None], None],
     ) -> OutgoingPublishNamespace:
         """PUBLISH_NAMESPACE (draft-22 §9.14)."""
-        self._may_request()
+        self._check_request(namespace, parameters)
         return OutgoingPublishNamespace(self._context, namespace, parameters, answer)
 
     def subscribe_namespace(
         self, prefix: TrackNamespace, parameters: Parameters, listener: NamespaceListener
     ) -> OutgoingSubscribeNamespace:
         """SUBSCRIBE_NAMESPACE (draft-22 §9.15)."""
-        self._may_request()
+        self._check_request(prefix, parameters)
         return OutgoingSubscribeNamespace(self._context, prefix, parameters, listener)
 
     def goaway(self, uri: str = "", timeout: int = 0) -> None:
-        """Say that the session will end soon; ``timeout`` in ms (draft-22 §9.2)."""
+        """Say that the session will end soon (draft-22 §9.2).
+
+        With a ``timeout`` (ms) it is closed then, if requests are still open.
+        """
+        if self._control is None or self._phase is Phase.CLOSED:
+            raise Misuse("GOAWAY is said on an open session")
         if self._goaway_sent:
             raise Misuse("a session sends one GOAWAY on its control stream (§9.2)")
-        self._context.check_goaway_uri(uri)
+        check_own_goaway(uri, is_client=self._transport.is_client)
+        octets = m.encode_message(m.Goaway(uri, timeout), self._context.profile)
         self._goaway_sent = True
-        self._transport.write(
-            self._control_stream, m.encode_message(m.Goaway(uri, timeout), self._context.profile)
-        )
+        self._transport.write(self._control, octets)
+        if timeout:
+            self._context.call_after_tick(timeout / 1000, self._goaway_overdue)
 
     def close(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
         """End the session; ``transport_closed`` follows from the transport."""
         if self._phase is not Phase.CLOSED:
             self._phase = Phase.CLOSED
+            self._context.established = False
             self._transport.close(code, reason)
 
-    # -- control stream --------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------
 
-    def _control_opened(self, stream: DataStream, held: bytes, fin: bool) -> None:
-        if self._context.established or any(
-            isinstance(o, PeerControl) for o in self._context.owners.values()
-        ):
+    def _control_opened(self, stream: DataStream, octets: bytes, fin: bool) -> None:
+        if self._peer_control:
             raise ProtocolViolation("second control stream")
+        self._peer_control = True
         control = PeerControl(self._context, self._setup, self._goaway)
         self._context.adopt(stream.handle, control)
-        control.data(held, fin)
+        control.data(octets, fin)
 
     def _setup(self, options: SetupOptions) -> None:
         context = self._context
-        code, fault = check_setup(options, from_client=not self._transport.is_client)
-        if code is not None:
-            raise SessionFault(code, fault)
-        context.handler.on_setup(options)
+        check_setup(options, from_client=not self._transport.is_client)
         context.peer_options = options
+        context.handler.on_setup(options)
+        if self._setup_timer is not None:
+            self._setup_timer.cancel()
+        if self._phase is Phase.CLOSED:
+            return
         context.established = True
         self._phase = Phase.ESTABLISHED
         context.release_held()
 
     def _goaway(self, message: m.Goaway) -> None:
-        if self._goaway_seen:
-            raise ProtocolViolation("second GOAWAY on the control stream")
         self._goaway_seen = True
-        self._context.receive_goaway_uri(message.uri)
+        check_goaway(message.uri, from_client=not self._transport.is_client)
         self._context.handler.on_goaway(message.uri, message.timeout)
 
     def _setup_overdue(self) -> None:
-        if self._phase is Phase.OPENING:
-            raise SessionFault(SessionCode.CONTROL_MESSAGE_TIMEOUT, "no SETUP came")
+        raise SessionFault(SessionCode.CONTROL_MESSAGE_TIMEOUT, "no SETUP came")
 
-    def _may_request(self) -> None:
+    def _goaway_overdue(self) -> None:
+        owners = self._context.owners.values()
+        if any(isinstance(o, RequestStream) and o.state is not Request.CLOSED for o in owners):
+            raise SessionFault(SessionCode.GOAWAY_TIMEOUT, "requests are still open after GOAWAY")
+
+    def _object(self, data: bytes) -> None:
+        context = self._context
+        found = decode_datagram(data, context.profile)
+        if found is None:
+            return
+        subscription = context.streams.subscription(found.track_alias, found.head.group)
+        if subscription is None:
+            return
+        try:
+            head = found.head.resolve(subscription.default_priority)
+            subscription.receiver.datagram(head, found.payload)
+        except MalformedTrack as fault:
+            subscription.malformed(fault)
+
+    def _check_request(self, namespace: TrackNamespace, parameters: Parameters) -> None:
         if self._phase is Phase.CLOSED:
             raise SessionClosed(0, "the session is closed")
         if self._goaway_seen:
-            raise Misuse(
-                "the peer sent GOAWAY: open new requests on the session it names (§6.6.1)"
-            )
+            raise Misuse("the peer sent GOAWAY: open new requests on the session it names (§6.6.1)")
+        check_own_namespace(namespace)
+        check_own_parameters(parameters, self._context.peer_options)
+
+    def _run_timers(self) -> None:
+        self._context.timers.run(self._context.now)
 
     def _guard(self, call: Callable[..., None], *arguments: int) -> None:
+        """The receive door for all but data: a peer's fault closes the session."""
+        if self._phase is Phase.CLOSED:
+            return
         try:
             call(*arguments)
         except SessionFault as fault:
             self.close(fault.code, fault.reason)
-
-
-class OwnControl:
-    """Our control stream: the peer must leave it open (draft-22 §6.3)."""
-
-    def data(self, view: BytesLike, fin: bool) -> None:
-        """Never: the stream is ours."""
-
-    def reset(self, code: int) -> None:
-        """Never: the stream is ours."""
-
-    def stop(self, code: int) -> None:
-        """STOP_SENDING on it ends the session."""
-        raise ProtocolViolation("STOP_SENDING on the control stream")
-
-    def sent(self) -> None:
-        """Never: it is not finished."""
-
-    def closed(self, error: SessionClosed) -> None:
-        """Nothing waits here."""
-
-
-class PeerControl:
-    """The peer's control stream: SETUP, then GOAWAY at most (draft-22 §6.3)."""
-
-    def __init__(
-        self,
-        context: Context,
-        setup: Callable[[SetupOptions], None],
-        goaway: Callable[[m.Goaway], None],
-    ) -> None:
-        self._context = context
-        self._splitter = MessageSplitter(context.profile)
-        self._setup: Callable[[SetupOptions], None] | None = setup
-        self._goaway = goaway
-
-    def data(self, view: BytesLike, fin: bool) -> None:
-        """Whole messages, in order."""
-        for kind, body in self._splitter.feed(view):
-            message = m.decode_message(self._context.profile, kind, body, None)
-            if self._setup is not None:
-                if not isinstance(message, m.Setup):
-                    raise ProtocolViolation("the control stream does not start with SETUP")
-                setup, self._setup = self._setup, None
-                setup(message.options)
-            elif isinstance(message, m.Goaway):
-                self._goaway(message)
-            else:
-                raise ProtocolViolation(f"{type(message).__name__} on the control stream")
-        if fin:
-            raise ProtocolViolation("the control stream was closed")
-
-    def reset(self, code: int) -> None:
-        """It must stay open."""
-        raise ProtocolViolation("the control stream was reset")
-
-    def stop(self, code: int) -> None:
-        """Never: the stream is the peer's."""
-
-    def sent(self) -> None:
-        """Never: the stream is the peer's."""
-
-    def closed(self, error: SessionClosed) -> None:
-        """Nothing waits here."""
-
-
-class Intake:
-    """A request stream of the peer before its first message says what it is."""
-
-    def __init__(self, context: Context, stream: int) -> None:
-        self._context = context
-        self._stream = stream
-        self._splitter = MessageSplitter(context.profile)
-
-    def data(self, view: BytesLike, fin: bool) -> None:
-        """Read up to the first message, then hand over to its role."""
-        context = self._context
-        if not context.established:
-            context.hold(self._stream, self, view, fin)
-            return
-        messages = self._splitter.feed(view)
-        if not messages:
-            if fin:
-                raise ProtocolViolation("a request stream ended before its first message was whole")
-            return
-        message = m.decode_message(context.profile, *messages[0], None)
-        opener = OPENERS.get(type(message))
-        if opener is None:
-            raise ProtocolViolation(f"{type(message).__name__} opens a request stream")
-        context.ids.take(message.request_id)  # type: ignore[union-attr]
-        role = opener(context, self._stream)
-        role.take_over(self._splitter)
-        context.adopt(self._stream, role)
-        refusal = self._refusal(message)
-        if refusal is not None:
-            role.request_id = message.request_id  # type: ignore[union-attr]
-            role.refuse(refusal.code, refusal.reason, refusal.retry_after)
-        else:
-            role.start(message)  # type: ignore[arg-type]
-        for kind, body in messages[1:]:
-            role.message(kind, body)
-        if fin:
-            role.data(b"", fin)
-
-    def _refusal(self, message: m.Message) -> RequestRefused | None:
-        context = self._context
-        space = getattr(message, "prefix", None) or getattr(message, "namespace", None)
-        name = getattr(message, "name", None)
-        if name is not None:
-            space = name.namespace
-        if space and space[0] in (RESERVED_FIELD, SESSION_FIELD):
-            return RequestRefused(
-                RequestCode.DOES_NOT_EXIST, "nothing is published under a reserved namespace"
-            )
-        if (
-            sum(isinstance(o, IncomingRequest) for o in context.owners.values())
-            > context.config.max_peer_requests
-        ):
-            return RequestRefused(
-                RequestCode.EXCESSIVE_LOAD, "too many open requests", context.config.retry_interval
-            )
-        return context.check_parameters(message.parameters)  # type: ignore[union-attr]
-
-    def reset(self, code: int) -> None:
-        """Cancelled before it said anything."""
-        self._context.transport.reset(self._stream, StreamCode.CANCELLED)
-        self._context.forget(self._stream)
-
-    def stop(self, code: int) -> None:
-        """Cancelled before it said anything."""
-        self._context.transport.stop(self._stream, StreamCode.CANCELLED)
-        self._context.transport.reset(self._stream, StreamCode.CANCELLED)
-        self._context.forget(self._stream)
-
-    def sent(self) -> None:
-        """Nothing was sent."""
-
-    def closed(self, error: SessionClosed) -> None:
-        """Nothing waits here."""
-
-
-def check_setup(options: SetupOptions, *, from_client: bool) -> tuple[SessionCode | None, str]:
-    """PATH and AUTHORITY are a client's, on raw QUIC (draft-22 §9.1.1, §9.1.2)."""
-    if not from_client:
-        if options.path is not None:
-            return SessionCode.INVALID_PATH, "PATH from a server"
-        if options.authority is not None:
-            return SessionCode.INVALID_AUTHORITY, "AUTHORITY from a server"
-        return None, ""
-    if options.path and not options.path.startswith(("/", "?")):
-        return SessionCode.MALFORMED_PATH, "PATH must be empty or start with /"
-    return None, ""

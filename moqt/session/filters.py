@@ -29,7 +29,7 @@ class RangeFilters:
         return sum(len(f.spans) for f in self._all)
 
     def updated(self, changes: tuple[RangeFilter, ...]) -> RangeFilters:
-        """After a REQUEST_UPDATE: each type that it names is replaced or removed (draft-22 §9.5)."""
+        """After a REQUEST_UPDATE: each type it names is replaced or removed (draft-22 §9.5)."""
         named = {f.type for f in changes}
         return RangeFilters((*(f for f in self._all if f.type not in named), *changes))
 

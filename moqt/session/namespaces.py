@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 from moqt.codec import messages as m
 from moqt.codec.fields import check_name
 from moqt.codec.params import Scope
-from moqt.errors import Misuse, ProtocolViolation, RequestCode, RequestRefused
+from moqt.errors import (
+    Misuse,
+    ProtocolViolation,
+    RequestCode,
+    RequestFailed,
+    RequestRefused,
+    StreamCode,
+)
 from moqt.session.requests import IncomingRequest, OutgoingRequest
 from moqt.session.state import ANNOUNCER, INTERESTED, RESPONDER, Request
 
@@ -15,11 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.codec.params import Parameters
-    from moqt.errors import MoqtError, SessionClosed
+    from moqt.errors import MoqtError
     from moqt.model import TrackNamespace
     from moqt.session.context import Context
     from moqt.session.ports import NamespaceListener
     from moqt.session.state import Table
+
+#: What remembering a namespace costs besides its octets.
+_ENTRY = 64
 
 
 class OutgoingPublishNamespace(OutgoingRequest):
@@ -39,26 +49,18 @@ class OutgoingPublishNamespace(OutgoingRequest):
         parameters: Parameters,
         answer: Callable[[MoqtError | None], None],
     ) -> None:
-        super().__init__(context, context.ids.allocate())
+        super().__init__(
+            context, lambda request_id: m.PublishNamespace(request_id, namespace, parameters)
+        )
         self.namespace = namespace
         self._answer = answer
-        self.send(m.PublishNamespace(self.request_id, namespace, parameters))
 
     def on_ok(self, message: m.RequestOk) -> None:
         """Accepted."""
         self._answer(None)
 
-    def on_update_ok(self, message: m.RequestOk) -> None:
-        """We send no updates here."""
-        raise ProtocolViolation("second answer to PUBLISH_NAMESPACE")
-
-    def on_error(self, message: m.RequestError) -> None:
-        """Refused."""
-        self._answer(self.failure(message))
-        self.finish()
-
-    def failed(self, error: MoqtError) -> None:
-        """Revoked, or the session is gone."""
+    def failed(self, error: MoqtError, code: int) -> None:
+        """Refused, revoked, or the session is gone."""
         self._answer(error)
 
 
@@ -81,12 +83,12 @@ class IncomingPublishNamespace(IncomingRequest):
         if self.state is Request.PENDING:
             self.state = Request.ESTABLISHED
             self.send(m.RequestOk())
+            self.answer_updates()
 
     def revoke(self, code: int) -> None:
         """Take the acceptance back (draft-22 §4.1)."""
         if self.state is Request.ESTABLISHED:
-            self.abandon(code)
-            self.ended()
+            self.withdraw(code)
 
 
 class OutgoingSubscribeNamespace(OutgoingRequest):
@@ -102,37 +104,39 @@ class OutgoingSubscribeNamespace(OutgoingRequest):
         parameters: Parameters,
         listener: NamespaceListener,
     ) -> None:
-        super().__init__(context, context.ids.allocate())
+        super().__init__(
+            context, lambda request_id: m.SubscribeNamespace(request_id, prefix, parameters)
+        )
         self.prefix = prefix
         self._listener = listener
         self._known: set[TrackNamespace] = set()
-        self.send(m.SubscribeNamespace(self.request_id, prefix, parameters))
+        self._octets = 0
 
     def on_ok(self, message: m.RequestOk) -> None:
         """NAMESPACE messages follow."""
         self._listener.accepted()
 
-    def on_update_ok(self, message: m.RequestOk) -> None:
-        """We send no updates here."""
-        raise ProtocolViolation("second answer to SUBSCRIBE_NAMESPACE")
-
-    def on_error(self, message: m.RequestError) -> None:
-        """Refused."""
-        self._listener.ended(self.failure(message))
-        self.finish()
-
     def on_namespace(self, message: m.Namespace) -> None:
         """A namespace under the prefix; said twice it is still one."""
         namespace = self._whole(message.suffix)
-        if namespace not in self._known:
-            self._known.add(namespace)
-            self._listener.found(namespace)
+        if namespace in self._known:
+            return
+        self._octets += _cost(message.suffix)
+        if self._octets > self.session.config.namespace_octets:
+            self.fail(
+                RequestFailed(RequestCode.EXCESSIVE_LOAD, "the peer names too many namespaces"),
+                StreamCode.EXCESSIVE_LOAD,
+            )
+            return
+        self._known.add(namespace)
+        self._listener.found(namespace)
 
     def on_namespace_done(self, message: m.NamespaceDone) -> None:
         """It is gone; before its NAMESPACE that is a violation (draft-22 §9.17)."""
         namespace = self._whole(message.suffix)
         if namespace not in self._known:
             raise ProtocolViolation("NAMESPACE_DONE before NAMESPACE")
+        self._octets -= _cost(message.suffix)
         self._known.discard(namespace)
         self._listener.gone(namespace)
 
@@ -143,8 +147,8 @@ class OutgoingSubscribeNamespace(OutgoingRequest):
             self._listener.ended(None)
         super().peer_finished()
 
-    def failed(self, error: MoqtError) -> None:
-        """Reset by the peer, or the session is gone."""
+    def failed(self, error: MoqtError, code: int) -> None:
+        """Refused, reset by the peer, or the session is gone."""
         self._listener.ended(error)
 
     def _whole(self, suffix: TrackNamespace) -> TrackNamespace:
@@ -163,33 +167,33 @@ class IncomingSubscribeNamespace(IncomingRequest):
     scope: ClassVar[Scope | None] = Scope.SUBSCRIBE_NAMESPACE
     prefix: TrackNamespace
 
+    def __init__(self, session: Context, stream: int) -> None:
+        super().__init__(session, stream)
+        self._told: set[TrackNamespace] = set()
+        self._in_force = False
+
     def start(self, message: m.SubscribeNamespace) -> None:
         """Check the overlap rule, then ask the application."""
         self.request_id = message.request_id
         self.prefix = message.prefix
         self.parameters = message.parameters
-        self._told: set[TrackNamespace] = set()
-        for other in self.session.interests:
-            shorter = min(len(other), len(self.prefix))
-            if other[:shorter] == self.prefix[:shorter]:
-                self.refuse(
-                    RequestCode.PREFIX_OVERLAP, "overlaps a SUBSCRIBE_NAMESPACE of this session"
-                )
-                return
-        self.ask(self.session.handler.on_subscribe_namespace)
+        if not self._overlaps():
+            self.ask(self.session.handler.on_subscribe_namespace)
 
     def accept(self) -> None:
         """REQUEST_OK; report what is known with ``found`` at once (draft-22 §4.2)."""
-        if self.state is Request.PENDING:
+        if self.state is Request.PENDING and not self._overlaps():
             self.state = Request.ESTABLISHED
+            self._in_force = True
             self.session.interests.add(self.prefix)
             self.send(m.RequestOk())
+            self.answer_updates()
 
     def found(self, namespace: TrackNamespace) -> None:
         """NAMESPACE, once per namespace."""
         if self.state is Request.ESTABLISHED and namespace not in self._told:
-            self._told.add(namespace)
             self.send(m.Namespace(self._suffix(namespace)))
+            self._told.add(namespace)
 
     def gone(self, namespace: TrackNamespace) -> None:
         """NAMESPACE_DONE, only after NAMESPACE."""
@@ -208,19 +212,30 @@ class IncomingSubscribeNamespace(IncomingRequest):
                 RequestCode.NOT_SUPPORTED, "the prefix of this request cannot be changed"
             )
         super().update(message, refusal)
-        if refusal is not None:
-            self.ended()
 
     def ended(self) -> None:
-        """Free the prefix."""
-        self.session.interests.discard(self.prefix)
+        """Free the prefix and tell the application."""
+        if self._in_force:
+            self._in_force = False
+            self.session.interests.discard(self.prefix)
         super().ended()
 
-    def session_closed(self, error: SessionClosed) -> None:
-        """The subscriber is gone."""
-        self.ended()
+    def _overlaps(self) -> bool:
+        """Refuse when a request in force has a prefix of this prefix, or the reverse."""
+        for other in self.session.interests:
+            shorter = min(len(other), len(self.prefix))
+            if other[:shorter] == self.prefix[:shorter]:
+                self.refuse(
+                    RequestCode.PREFIX_OVERLAP, "overlaps a SUBSCRIBE_NAMESPACE of this session"
+                )
+                return True
+        return False
 
     def _suffix(self, namespace: TrackNamespace) -> TrackNamespace:
         if not self.matches(namespace):
             raise Misuse("the namespace is not under the subscribed prefix")
         return namespace[len(self.prefix) :]
+
+
+def _cost(suffix: TrackNamespace) -> int:
+    return _ENTRY + sum(map(len, suffix))

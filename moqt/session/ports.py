@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from moqt.model import Location, ObjectHead, ObjectSink, SubgroupHead, TrackNamespace
     from moqt.session.fetches import IncomingFetch
     from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
-    from moqt.session.publications import IncomingSubscribe, IncomingTrackStatus
+    from moqt.session.publications import IncomingSubscribe
+    from moqt.session.status import IncomingTrackStatus
     from transport.api import BytesLike
 
 

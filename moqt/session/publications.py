@@ -1,4 +1,4 @@
-"""A subscription as its publisher sees it; TRACK_STATUS at both ends (draft-22 §3.1, §9.7, §9.13)."""
+"""A subscription as its publisher sees it (draft-22 §3.1, §9.7)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING, ClassVar
 from moqt.codec import messages as m
 from moqt.codec.datagram import encode_datagram
 from moqt.codec.params import Parameters, Scope
-from moqt.errors import DoneCode, RequestRefused, StreamCode
-from moqt.model import GroupOrder, Location, LocationFilter, LocationRange
-from moqt.session.fetches import WHOLE_TRACK, RangeStream
+from moqt.errors import DoneCode, RequestCode, RequestRefused, StreamCode
+from moqt.model import GroupOrder
+from moqt.session.checks import check_spans
+from moqt.session.fetches import WHOLE_TRACK
 from moqt.session.filters import RangeFilters
-from moqt.session.requests import IncomingRequest, OutgoingRequest
-from moqt.session.state import RESPONDER, STATUS_ANSWERER, STATUS_ASKER, Request
+from moqt.session.ranges import Delivery, Place, RangeStream
+from moqt.session.requests import IncomingRequest
+from moqt.session.state import RESPONDER, Request
 from moqt.session.subgroups import SubgroupStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from moqt.errors import MoqtError
-    from moqt.model import FullTrackName, ObjectHead, ObjectSink, SubgroupHead, TrackSource
+    from moqt.model import (
+        FullTrackName,
+        Location,
+        ObjectHead,
+        ObjectSink,
+        SubgroupHead,
+        TrackSource,
+    )
     from moqt.session.context import Context
     from moqt.session.state import Table
     from transport.api import BytesLike
@@ -29,7 +35,7 @@ class IncomingSubscribe(IncomingRequest):
     """SUBSCRIBE of the peer; once accepted, the publisher's handle on that subscription.
 
     The source that accepted it calls ``subgroup`` for every subgroup it opens, ``datagram`` for
-    datagram objects and ``done`` at the end.
+    datagram objects and ``done`` at the end, or ``abort`` to end it at once.
     """
 
     table: ClassVar[Table] = RESPONDER
@@ -42,13 +48,15 @@ class IncomingSubscribe(IncomingRequest):
         self.forward = True
         self.priority = 128
         self.group_order = GroupOrder.ASCENDING
-        self.within = LocationRange(Location(0, 0), None)
+        self.within = WHOLE_TRACK.on_subscription(None)
         self.filters = RangeFilters()
-        self._source: TrackSource
+        self._place = WHOLE_TRACK
+        self._source: TrackSource | None = None
         self._subgroups: set[SubgroupStream] = set()
-        self._fills: set[RangeStream] = set()
+        #: Fill streams, and whether each has the subscription's priority.
+        self._fills: dict[RangeStream, bool] = {}
         self._stream_count = 0
-        self._done: m.PublishDone | None = None
+        self._done: tuple[DoneCode, str] | None = None
 
     def start(self, message: m.Subscribe) -> None:
         """Take the request in and ask the application."""
@@ -67,42 +75,51 @@ class IncomingSubscribe(IncomingRequest):
         if self.state is not Request.PENDING:
             return
         wanted = self.parameters
+        largest = source.largest
+        alias = self.session.allocate_alias()
+        properties = b"" if wanted.include_properties is False else source.properties
+        self.send(m.SubscribeOk(alias, Parameters(largest_object=largest), properties))
         self._source = source
+        self.track_alias = alias
         self.state = Request.ESTABLISHED
         self.group_order = wanted.group_order or order
         self.filters = RangeFilters(wanted.range_filters)
-        self._apply(wanted, source.largest)
-        self.track_alias = self.session.allocate_alias()
-        properties = b"" if wanted.include_properties is False else source.properties
-        self.send(
-            m.SubscribeOk(self.track_alias, Parameters(largest_object=source.largest), properties)
-        )
-        self._fill(self.request_id, wanted, source.largest)
+        self._apply(wanted, largest)
+        self._fill(self.request_id, wanted, source, largest)
+        self.answer_updates()
 
-    def subgroup(self, key: SubgroupHead) -> ObjectSink:
-        """A sink for one subgroup; its stream opens with the first object that passes."""
-        return SubgroupStream(self, key)
+    def subgroup(self, key: SubgroupHead, after: Location | None = None) -> ObjectSink:
+        """A sink for one subgroup; its stream opens with the first object that passes.
+
+        ``after`` is the subgroup's last object so far: when the subscription should have had it,
+        the stream ends with a reset instead of FIN (draft-22 §11.3.2).
+        """
+        return SubgroupStream(self, key, after)
 
     def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
         """One datagram object, dropped when it does not pass or does not fit (draft-22 §11.2)."""
-        if self.passes(head):
+        if self.state is Request.ESTABLISHED and self.passes(head):
             self.session.transport.send_datagram(encode_datagram(self.track_alias, head, payload))
 
     def done(self, code: DoneCode, reason: str = "") -> None:
         """PUBLISH_DONE, as soon as every stream of the subscription is closed (draft-22 §9.9)."""
         if self.state is Request.ESTABLISHED:
             self.state = Request.DRAINING
-            self._done = m.PublishDone(code, 0, reason)
+            self._done = code, reason
+            self._check_drained()
+
+    def abort(self, code: DoneCode, reason: str = "") -> None:
+        """Reset every open stream, then PUBLISH_DONE at once."""
+        if self.active:
+            self.state = Request.DRAINING
+            self._done = None
+            self._abort_streams(StreamCode.INTERNAL_ERROR)
+            self._done = code, reason
             self._check_drained()
 
     def passes(self, head: ObjectHead) -> bool:
         """Not paused, and let through by every filter (draft-22 §3.3.3)."""
         return self.forward and head.location in self.within and self.filters.admit(head)
-
-    @property
-    def active(self) -> bool:
-        """True while objects may be sent."""
-        return self.state in (Request.ESTABLISHED, Request.DRAINING)
 
     # -- streams ---------------------------------------------------------------------------------
 
@@ -120,72 +137,69 @@ class IncomingSubscribe(IncomingRequest):
 
     def update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
         """Apply what may change; a failure ends the subscription (draft-22 §9.5)."""
-        if self.state is not Request.ESTABLISHED:
-            return
-        wanted = message.parameters
+        wanted, source = message.parameters, self._source
         filters = self.filters.updated(wanted.range_filters)
         if refusal is None:
-            refusal = self.session.check_spans(filters)
-        if refusal is not None:
-            self.send(m.RequestError(refusal.code, 0, refusal.reason, None))
-            self._abort_streams(StreamCode.CANCELLED)
-            self.done(DoneCode.UPDATE_FAILED, refusal.reason)
+            refusal = check_spans(filters, self.session.config)
+        if refusal is not None or source is None:
+            refusal = refusal or RequestRefused(RequestCode.INTERNAL_ERROR)
+            self.send_error(refusal)
+            self.abort(DoneCode.UPDATE_FAILED, refusal.reason)
             return
-        largest = self._source.largest
+        largest = source.largest
         self.filters = filters
         self._apply(wanted, largest)
         self.send(m.RequestOk(Parameters(largest_object=largest)))
-        self._fill(message.request_id, wanted, largest)
+        self._fill(message.request_id, wanted, source, largest)
 
     def withdrawn(self) -> None:
         """The subscriber cancelled, or its session ended: reset everything of this subscription."""
-        self.state = Request.CLOSED
         self._abort_streams(StreamCode.CANCELLED)
         self.ended()
+
+    def ended(self) -> None:
+        """Let the source go and tell the application."""
+        self._source = None
+        super().ended()
 
     def _apply(self, wanted: Parameters, largest: Location | None) -> None:
         if wanted.forward is not None:
             self.forward = wanted.forward
         if wanted.location_filter is not None:
-            self.within = wanted.location_filter.on_subscription(largest)
+            self._place = wanted.location_filter
+            self.within = self._place.on_subscription(largest)
         if wanted.subscriber_priority is not None and wanted.subscriber_priority != self.priority:
             self.priority = wanted.subscriber_priority
             for subgroup in self._subgroups:
                 subgroup.reorder()
+            for fill, inherits in self._fills.items():
+                if inherits:
+                    fill.reprioritise(self.priority)
 
-    def _fill(self, request_id: int, wanted: Parameters, largest: Location | None) -> None:
-        """Steps 2 to 6 of the fill rules (draft-22 §3.4.1)."""
-        if wanted.fill is None or not self.forward:
+    def _fill(
+        self, request_id: int, wanted: Parameters, source: TrackSource, largest: Location | None
+    ) -> None:
+        """Steps 2 to 6 of the fill rules (draft-22 §3.4.1); what is not said is inherited."""
+        asked = wanted.fill
+        if asked is None or not self.forward:
             return
-        place: LocationFilter = (
-            wanted.fill.location_filter or self.parameters.location_filter or WHOLE_TRACK
-        )
-        within = place.on_fetch(largest)
+        within = (asked.location_filter or self._place).on_fetch(largest)
         if within is None:
             return
-        order = wanted.fill.group_order or self.parameters.group_order or GroupOrder.ASCENDING
-        priority = (
-            self.priority
-            if wanted.fill.subscriber_priority is None
-            else wanted.fill.subscriber_priority
-        )
-        filters = (
-            RangeFilters(wanted.fill.range_filters) if wanted.fill.range_filters else self.filters
-        )
+        order = asked.group_order or self.parameters.group_order or GroupOrder.ASCENDING
+        inherits = asked.subscriber_priority is None
         fill = RangeStream(
             self.session,
             request_id,
-            self._source,
-            within,
-            order,
-            priority,
-            filters,
+            Delivery(source, within, order, self.filters.updated(asked.range_filters)),
+            self.priority if asked.subscriber_priority is None else asked.subscriber_priority,
             self._fill_over,
+            Place(self.request_id, against=order is not self.group_order),
         )
-        self._fills.add(fill)
+        self._fills[fill] = inherits
 
     def _fill_over(self, fill: RangeStream, *, counted: bool) -> None:
-        self._fills.discard(fill)
+        self._fills.pop(fill, None)
         self._stream_count += counted
         self._check_drained()
 
@@ -203,58 +217,6 @@ class IncomingSubscribe(IncomingRequest):
             or self.state is not Request.DRAINING
         ):
             return
-        self.state = Request.CLOSED
-        self.send(m.PublishDone(self._done.status, self._stream_count, self._done.reason), fin=True)
-        self.ended()
-
-
-class IncomingTrackStatus(IncomingRequest):
-    """TRACK_STATUS of the peer: what a SUBSCRIBE_OK would say, and nothing kept (draft-22 §9.13)."""
-
-    table: ClassVar[Table] = STATUS_ANSWERER
-    scope: ClassVar[Scope | None] = Scope.TRACK_STATUS
-
-    def start(self, message: m.TrackStatus) -> None:
-        """Take the request in and ask the application."""
-        self.request_id = message.request_id
-        self.name = message.name
-        self.parameters = message.parameters
-        self.ask(self.session.handler.on_track_status)
-
-    def accept(self, source: TrackSource) -> None:
-        """Answer from ``source``."""
-        if self.state is not Request.PENDING:
-            return
-        self.state = Request.CLOSED
-        properties = b"" if self.parameters.include_properties is False else source.properties
-        self.send(m.RequestOk(Parameters(largest_object=source.largest), properties), fin=True)
-
-
-class OutgoingTrackStatus(OutgoingRequest):
-    """TRACK_STATUS of ours; ``answer`` gets the REQUEST_OK or the error."""
-
-    table: ClassVar[Table] = STATUS_ASKER
-    scope: ClassVar[Scope | None] = Scope.TRACK_STATUS
-
-    def __init__(
-        self,
-        session: Context,
-        name: FullTrackName,
-        parameters: Parameters,
-        answer: Callable[[m.RequestOk | MoqtError], None],
-    ) -> None:
-        super().__init__(session, session.ids.allocate())
-        self._answer = answer
-        self.send(m.TrackStatus(self.request_id, name, parameters), fin=True)
-
-    def on_ok(self, message: m.RequestOk) -> None:
-        """TRACK_STATUS_OK."""
-        self._answer(message)
-
-    def on_error(self, message: m.RequestError) -> None:
-        """REQUEST_ERROR."""
-        self._answer(self.failure(message))
-
-    def failed(self, error: MoqtError) -> None:
-        """No answer came."""
-        self._answer(error)
+        code, reason = self._done
+        self.send(m.PublishDone(code, self._stream_count, reason))
+        self.close()

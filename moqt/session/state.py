@@ -39,13 +39,10 @@ SUBSCRIBER: Final[Table] = {
     (_OPEN, m.PublishDone): (_DRAINING, "on_publish_done"),
 }
 
-#: FETCH as its sender sees it (draft-22 §3.2).
+#: FETCH as its sender sees it; we never update one (draft-22 §3.2).
 FETCHER: Final[Table] = {
     (_PENDING, m.FetchOk): (_OPEN, "on_fetch_ok"),
     (_PENDING, m.RequestError): (_CLOSED, "on_error"),
-    (_OPEN, m.RequestError): (_CLOSED, "on_error"),
-    (_PENDING, m.RequestOk): (_PENDING, "on_update_ok"),
-    (_OPEN, m.RequestOk): (_OPEN, "on_update_ok"),
 }
 
 #: TRACK_STATUS: one question, one answer (draft-22 §9.13).
@@ -55,15 +52,13 @@ STATUS_ASKER: Final[Table] = {
 }
 STATUS_ANSWERER: Final[Table] = {}
 
-#: PUBLISH_NAMESPACE as its sender sees it (draft-22 §4.1).
+#: PUBLISH_NAMESPACE as its sender sees it; we never update one (draft-22 §4.1).
 ANNOUNCER: Final[Table] = {
     (_PENDING, m.RequestOk): (_OPEN, "on_ok"),
     (_PENDING, m.RequestError): (_CLOSED, "on_error"),
-    (_OPEN, m.RequestOk): (_OPEN, "on_update_ok"),
-    (_OPEN, m.RequestError): (_CLOSED, "on_error"),
 }
 
-#: SUBSCRIBE_NAMESPACE as its sender sees it (draft-22 §4.2).
+#: SUBSCRIBE_NAMESPACE as its sender sees it; we never update one (draft-22 §4.2).
 INTERESTED: Final[Table] = {
     **ANNOUNCER,
     (_OPEN, m.Namespace): (_OPEN, "on_namespace"),
@@ -72,6 +67,13 @@ INTERESTED: Final[Table] = {
 
 #: Every request that may be updated, as its receiver sees it (draft-22 §9.5).
 RESPONDER: Final[Table] = {(state, m.RequestUpdate): (state, "on_update") for state in Request}
+
+#: A PUBLISH we have refused: its sender may have said more before it knew (draft-22 §9.8).
+REFUSED_PUBLISH: Final[Table] = {
+    **RESPONDER,
+    (_CLOSED, m.PublishDone): (_CLOSED, "ignore"),
+    (_CLOSED, m.PublishStateNotify): (_CLOSED, "ignore"),
+}
 
 
 class Phase(Enum):

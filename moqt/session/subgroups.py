@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from moqt.codec.data import SubgroupEncoder, SubgroupHeader, encode_subgroup_header
 from moqt.errors import StreamCode
-from moqt.model import GroupOrder, ObjectHead
+from moqt.model import Location, ObjectHead
+from moqt.session.order import rank
 from transport.api import Chunk, SendOrder, Tier
 from transport.errors import StreamAbort
 
@@ -22,7 +23,8 @@ class SubgroupStream:
     """An ObjectSink whose stream opens with the first object that passes.
 
     What is written waits here as references; the transport pulls it when its turn comes, and only
-    then are pause and filters applied.
+    then are pause and filters applied. ``after`` is the last object of the subgroup published
+    before the subscription could take part in it.
     """
 
     __slots__ = (
@@ -30,7 +32,7 @@ class SubgroupStream:
         "_finished",
         "_head",
         "_items",
-        "_joined_late",
+        "_late",
         "_over",
         "_parked",
         "_subscription",
@@ -38,16 +40,19 @@ class SubgroupStream:
         "stream",
     )
 
-    def __init__(self, subscription: IncomingSubscribe, head: SubgroupHead) -> None:
+    def __init__(
+        self, subscription: IncomingSubscribe, head: SubgroupHead, after: Location | None = None
+    ) -> None:
         self._subscription = subscription
         self._transport = subscription.session.transport
         self._head = head
         self._items: deque[ObjectHead | BytesLike] = deque()
         self._parked = False
-        self._joined_late = False
-        self._cut = False  # something that belongs here was left out: no FIN (draft-22 §11.3.2)
         self._finished = False
         self._over = False
+        self._late = False  # the first object on the stream is not the first of the subgroup
+        # Something that belongs here was left out: reset, no FIN (draft-22 §11.3.2).
+        self._cut = after is not None and after >= subscription.within.start
         self.stream: int | None = None
 
     # -- ObjectSink ------------------------------------------------------------------------------
@@ -58,7 +63,7 @@ class SubgroupStream:
             return
         if self.stream is None:
             if not self._admits(head):
-                self._joined_late = True
+                self._late = True
                 return
             self._open()
         self._items.append(head)
@@ -66,7 +71,7 @@ class SubgroupStream:
 
     def write(self, view: BytesLike) -> None:
         """Payload of the object begun last."""
-        if self._items or self.stream is not None:
+        if self.stream is not None and not self._over:
             self._items.append(view)
             self._wake()
 
@@ -88,8 +93,9 @@ class SubgroupStream:
         self._over = True
         self._items.clear()
         if self.stream is not None:
-            self._close(counted=self._transport.started(self.stream))
+            counted = self._transport.started(self.stream)
             self._transport.reset(self.stream, code)
+            self._close(self.stream, counted=counted)
 
     # -- stream owner ----------------------------------------------------------------------------
 
@@ -105,9 +111,9 @@ class SubgroupStream:
 
     def sent(self) -> None:
         """FIN has left."""
-        if not self._over:
+        if not self._over and self.stream is not None:
             self._over = True
-            self._close(counted=True)
+            self._close(self.stream, counted=True)
 
     def closed(self, error: MoqtError) -> None:
         """The session is gone; the subscription hears it by itself."""
@@ -125,9 +131,10 @@ class SubgroupStream:
         subscription = self._subscription
         if not subscription.active:
             return False
-        if subscription.forward and head.location in subscription.within:
+        place = head.location
+        if subscription.forward and place in subscription.within:
             return subscription.filters.admit(head)
-        self._cut = self._cut or head.location >= subscription.within.start
+        self._cut = self._cut or place >= subscription.within.start
         return False
 
     def _open(self) -> None:
@@ -135,14 +142,14 @@ class SubgroupStream:
         self.stream = session.transport.open(self._order(), unidirectional=True)
         session.adopt(self.stream, self)
         self._subscription.stream_open(self)
-        session.transport.feed(self.stream, self._chunks())
+        session.transport.feed(self.stream, self._chunks(self.stream))
 
     def _wake(self) -> None:
         if self._parked and self.stream is not None:
             self._parked = False
             self._transport.wake(self.stream)
 
-    def _chunks(self) -> ChunkSource:
+    def _chunks(self, stream: int) -> ChunkSource:
         items = self._items
         encoder: SubgroupEncoder | None = None
         skipping = False
@@ -157,6 +164,7 @@ class SubgroupStream:
             if isinstance(item, ObjectHead):
                 skipping = not self._admits(item)
                 if skipping:
+                    self._late = True
                     continue
                 prefix = b""
                 if encoder is None:
@@ -171,7 +179,7 @@ class SubgroupStream:
                 yield Chunk((item,))
         if encoder is None or self._cut:
             self._over = True
-            self._close(counted=encoder is not None)
+            self._close(stream, counted=encoder is not None)
             raise StreamAbort(StreamCode.CANCELLED)
 
     def _header(self) -> SubgroupHeader:
@@ -183,21 +191,19 @@ class SubgroupStream:
             head.priority,
             head.has_properties,
             head.end_of_group,
-            head.first_object and not self._joined_late,
+            head.first_object and not self._late,
         )
 
     def _order(self) -> SendOrder:
         subscription, head = self._subscription, self._head
-        group = head.group if subscription.group_order is GroupOrder.ASCENDING else -head.group
         return SendOrder(
             Tier.OBJECT,
             subscription.priority,
             head.priority,
             subscription.request_id,
-            (group, head.subgroup),
+            rank(subscription.group_order, head.group, head.subgroup),
         )
 
-    def _close(self, *, counted: bool) -> None:
-        if self.stream is not None:
-            self._subscription.session.forget(self.stream)
-            self._subscription.stream_over(self, counted=counted)
+    def _close(self, stream: int, *, counted: bool) -> None:
+        self._subscription.session.forget(stream)
+        self._subscription.stream_over(self, counted=counted)

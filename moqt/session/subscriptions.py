@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from moqt.codec import messages as m
 from moqt.codec.params import Parameters, Scope
 from moqt.errors import DoneCode, Misuse, ProtocolViolation, StreamCode
-from moqt.model import GroupOrder
+from moqt.model import GroupOrder, LocationFilter, LocationFilterType
+from moqt.session.checks import check_own_parameters
+from moqt.session.filters import RangeFilters
 from moqt.session.ports import TrackInfo
 from moqt.session.requests import TrackRequest
 from moqt.session.state import SUBSCRIBER, Request
 
 if TYPE_CHECKING:
-    from moqt.errors import MoqtError
-    from moqt.model import FullTrackName, Location, ObjectSink, SubgroupHead
+    from moqt.model import FullTrackName, Location, ObjectSink
     from moqt.session.context import Context
     from moqt.session.ports import TrackReceiver
     from moqt.session.state import Table
+    from moqt.session.timers import Timer
 
-UNKNOWN_COUNT: Final = (1 << 64) - 1
+_UNFILTERED = LocationFilter(LocationFilterType.NONE)
 
 
 class OutgoingSubscribe(TrackRequest):
@@ -32,19 +34,28 @@ class OutgoingSubscribe(TrackRequest):
     def __init__(
         self, session: Context, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
     ) -> None:
-        super().__init__(session, name, receiver)
+        super().__init__(
+            session, name, receiver, lambda request_id: m.Subscribe(request_id, name, parameters)
+        )
         self.track_alias: int | None = None
         self.default_priority = 128
+        self._dynamic_groups = False
+        # As the peer knows them: the values of the last update that it has answered.
+        self._forward = True
+        self._place = _UNFILTERED
+        self._within = _UNFILTERED.on_subscription(None)
+        # As we have asked for, answered or not.
+        self._filters = RangeFilters(parameters.range_filters)
         self._group_order = parameters.group_order
-        self._fills: dict[int, GroupOrder] = {}
+        self._opening = parameters
         self._updates: deque[m.RequestUpdate] = deque()
-        self._streams: set[int] = set()  # open data streams
+        self._fills: dict[int, GroupOrder] = {}
+        self._streams: dict[int, tuple[int, int | None] | None] = {}  # open ones: group, subgroup
         self._stream_count = 0
-        self._announced_count: int | None = None
         self._done: m.PublishDone | None = None
-        self._parameters = parameters
+        self._drain: Timer | None = None
+        session.streams.expect_alias(self)
         self._expect_fill(self.request_id, parameters)
-        self.send(m.Subscribe(self.request_id, name, parameters))
 
     # -- application -----------------------------------------------------------------------------
 
@@ -54,47 +65,44 @@ class OutgoingSubscribe(TrackRequest):
             raise Misuse("only an established subscription can be updated")
         if parameters.group_order is not None:
             raise Misuse("GROUP_ORDER is fixed for the life of a subscription (§9.5)")
-        limit = self.session.peer_options.max_request_updates
+        if parameters.new_group_request is not None and not self._dynamic_groups:
+            raise Misuse("the track has no DYNAMIC_GROUPS: it takes no NEW_GROUP_REQUEST")
+        peer = self.session.peer_options
+        limit = peer.max_request_updates
         if limit and len(self._updates) >= limit:
             raise Misuse(f"the peer takes {limit} unanswered updates a request, all are in use")
-        message = m.RequestUpdate(self.session.ids.allocate(), parameters)
+        filters = self._filters.updated(parameters.range_filters)
+        check_own_parameters(parameters, peer, filters)
+        message = m.RequestUpdate(self.session.ids.upcoming, parameters)
+        self.send(message)
+        self.session.ids.allocate()
+        self._filters = filters
         self._updates.append(message)
         self._expect_fill(message.request_id, parameters)
-        self.send(message)
-
-    def cancel(self, code: int = StreamCode.CANCELLED) -> None:
-        """End the subscription: stop its streams, forget its alias; nothing more is reported."""
-        self._release(code)
-        super().cancel(code)
 
     # -- messages --------------------------------------------------------------------------------
 
     def on_subscribe_ok(self, message: m.SubscribeOk) -> None:
         """Bind the alias; data that came early is delivered now."""
+        self.session.streams.check_alias(message.track_alias, self.name)
         properties = self.read_properties(message.properties)
         if properties is None:
             return
         self.default_priority = properties.default_publisher_priority
+        self._dynamic_groups = properties.dynamic_groups
         self.track_alias = message.track_alias
         largest = message.parameters.largest_object
-        fill = self._fill_comes(self._parameters, largest)
-        if not fill:
-            self._drop_fill(self.request_id)
+        fill = self._applied(self.request_id, self._opening, largest)
         self.receiver.accepted(TrackInfo(properties, largest, fill))
         if self.state is Request.ESTABLISHED:
             self.session.streams.bind(message.track_alias, self)
-
-    def on_error(self, message: m.RequestError) -> None:
-        """REQUEST_ERROR to the SUBSCRIBE itself."""
-        self.failed(self.failure(message))
 
     def on_update_ok(self, message: m.RequestOk) -> None:
         """REQUEST_OK answers the oldest open update."""
         if not self._updates:
             raise ProtocolViolation("REQUEST_OK without an open REQUEST_UPDATE")
         update = self._updates.popleft()
-        if not self._fill_comes(update.parameters, message.parameters.largest_object):
-            self._drop_fill(update.request_id)
+        self._applied(update.request_id, update.parameters, message.parameters.largest_object)
 
     def on_update_error(self, message: m.RequestError) -> None:
         """A failed update; PUBLISH_DONE(UPDATE_FAILED) follows (draft-22 §9.5)."""
@@ -108,18 +116,23 @@ class OutgoingSubscribe(TrackRequest):
     def on_publish_done(self, message: m.PublishDone) -> None:
         """The last message; streams may still be on their way (draft-22 §9.9)."""
         self._done = message
-        self._announced_count = message.stream_count
-        self.session.call_at(
-            self.session.now + self.session.config.done_timeout, self._drain_timeout
-        )
+        self._drain = self.session.call_later(self.session.config.done_timeout, self._drain_overdue)
         self._check_drained()
 
     # -- data ------------------------------------------------------------------------------------
 
-    def open_subgroup(self, stream: int, key: SubgroupHead) -> ObjectSink:
-        """A subgroup stream with our alias starts."""
-        self.count_stream(stream)
-        return self.receiver.open_subgroup(key)
+    def reluctance(self, group: int, subgroup: int | None) -> tuple[bool, bool, bool, int]:
+        """How unlikely a stream is ours when several subscriptions share our alias: least wins."""
+        outside = group < self._within.start.group or (
+            self._within.end is not None and group > self._within.end.group
+        )
+        running = subgroup is not None and (group, subgroup) in self._streams.values()
+        return self.state is not Request.ESTABLISHED, outside, running, self._stream_count
+
+    def count_stream(self, stream: int, key: tuple[int, int | None] | None) -> None:
+        """A data stream of this subscription is here: that of (group, subgroup), or a fill."""
+        self._streams[stream] = key
+        self._stream_count += 1
 
     def fetch_order(self, request_id: int) -> GroupOrder | None:
         """Group order of the fill ``request_id``; None when it has had its stream."""
@@ -128,20 +141,47 @@ class OutgoingSubscribe(TrackRequest):
     def open_fetch(self, stream: int, request_id: int) -> ObjectSink:
         """The fill stream of ``request_id`` starts."""
         self._drop_fill(request_id)
-        self.count_stream(stream)
+        self.count_stream(stream, None)
         return self.receiver.open_fetch(request_id)
 
     def stream_over(self, stream: int, code: int | None) -> None:
         """A data stream of ours ended; its sink has heard how."""
-        self._streams.discard(stream)
+        self._streams.pop(stream, None)
         self._check_drained()
 
     # -- ends ------------------------------------------------------------------------------------
 
-    def failed(self, error: MoqtError) -> None:
-        """Over without PUBLISH_DONE."""
-        self._release(StreamCode.CANCELLED)
-        self.receiver.failed(error)
+    def peer_finished(self) -> None:
+        """FIN without PUBLISH_DONE is a failure (draft-22 §6.4.2.2)."""
+        if self.state is Request.ESTABLISHED:
+            self.unfinished("the peer finished the stream without PUBLISH_DONE")
+        else:
+            super().peer_finished()
+
+    def release(self, code: int) -> None:
+        """Stop the data streams with ``code`` and leave every map."""
+        if self._drain is not None:
+            self._drain.cancel()
+            self._drain = None
+        for request_id in tuple(self._fills):
+            self._drop_fill(request_id)
+        streams, self._streams = self._streams, {}
+        self.session.streams.release(self, self.track_alias, streams, code)
+
+    def _applied(self, request_id: int, asked: Parameters, largest: Location | None) -> bool:
+        """The peer has applied ``asked``; True when a fill stream will come (draft-22 §3.4.1)."""
+        if asked.forward is not None:
+            self._forward = asked.forward
+        if asked.location_filter is not None:
+            self._place = asked.location_filter
+            self._within = self._place.on_subscription(largest)
+        if asked.fill is None:
+            return False
+        place = asked.fill.location_filter or self._place
+        comes = self._forward and place.on_fetch(largest) is not None
+        if not comes:
+            self._drop_fill(request_id)
+        return comes
 
     def _expect_fill(self, request_id: int, parameters: Parameters) -> None:
         if parameters.fill is not None:
@@ -149,54 +189,30 @@ class OutgoingSubscribe(TrackRequest):
             self._fills[request_id] = order
             self.session.streams.expect_fetch(request_id, self)
 
-    def _fill_comes(self, parameters: Parameters, largest: Location | None) -> bool:
-        """Whether the publisher opens a fill stream, by the rules it follows (draft-22 §3.4.1)."""
-        if parameters.fill is None or parameters.forward is False:
-            return False
-        place = (
-            parameters.fill.location_filter
-            or parameters.location_filter
-            or self._parameters.location_filter
-        )
-        return largest is not None and (place is None or place.on_fetch(largest) is not None)
-
     def _drop_fill(self, request_id: int) -> None:
         if self._fills.pop(request_id, None) is not None:
             self.session.streams.forget_fetch(request_id)
 
-    def count_stream(self, stream: int) -> None:
-        """A data stream of this subscription is here."""
-        self._streams.add(stream)
-        self._stream_count += 1
-        if self._announced_count is not None and self._stream_count > self._announced_count:
-            raise ProtocolViolation("more data streams than PUBLISH_DONE announced")
-
     def _check_drained(self) -> None:
-        if (
-            self.state is Request.DRAINING
-            and not self._streams
-            and self._stream_count == self._announced_count
-        ):
-            self._drained(complete=True)
+        done = self._done
+        if done is not None and not self._streams and self._stream_count >= done.stream_count:
+            self._drained(done, complete=True)
 
-    def _drain_timeout(self) -> None:
-        self._drained(complete=False)
+    def _drain_overdue(self) -> None:
+        """Time for stragglers is over once no stream has brought anything for so long."""
+        session = self.session
+        due = session.streams.heard(self._streams) + session.config.done_timeout
+        if due > session.now:
+            self._drain = session.call_later(due - session.now, self._drain_overdue)
+        elif self._done is not None:
+            self._drained(self._done, complete=False)
 
-    def _drained(self, *, complete: bool) -> None:
+    def _drained(self, done: m.PublishDone, *, complete: bool) -> None:
         """All streams are in, or the time for stragglers is over."""
-        if self.state is not Request.DRAINING or self._done is None:
+        if self.state is not Request.DRAINING:
             return
         self.state = Request.CLOSED
-        self._release(StreamCode.CANCELLED)
+        self.release(StreamCode.CANCELLED)
         self.finish()
-        status = self._done.status
-        known = status in DoneCode._value2member_map_
-        self.receiver.done(
-            status if known else DoneCode.INTERNAL_ERROR, self._done.reason, complete
-        )
-
-    def _release(self, code: int) -> None:
-        for request_id in tuple(self._fills):
-            self._drop_fill(request_id)
-        streams, self._streams = self._streams, set()
-        self.session.streams.release(self, self.track_alias, streams, code)
+        known = done.status in DoneCode._value2member_map_
+        self.receiver.done(done.status if known else DoneCode.INTERNAL_ERROR, done.reason, complete)

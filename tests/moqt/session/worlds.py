@@ -27,6 +27,7 @@ class Side:
         self.pair = pair
         self.transport = transport
         self.session = Session(transport, handler, config)
+        self.session.on_deadline(self._arm)
         self.ended: tuple[int, str, bool] | None = None
         transport.sink = self
 
@@ -34,16 +35,18 @@ class Side:
     def is_open(self) -> bool:
         return self.ended is None
 
+    @property
+    def may_request(self) -> bool:
+        return self.is_open and self.session.may_request
+
     def connected(self) -> None:
         self.session.connected(self.pair.now)
-        self._arm()
 
     def stream_opened(self, stream: int, unidirectional: bool) -> None:
         self.session.stream_opened(self.pair.now, stream, unidirectional)
 
     def stream_data(self, stream: int, data: BytesLike, fin: bool) -> None:
         self.session.stream_data(self.pair.now, stream, data, fin)
-        self._arm()
 
     def stream_reset(self, stream: int, code: int) -> None:
         self.session.stream_reset(self.pair.now, stream, code)
@@ -68,7 +71,11 @@ class Side:
     def _arm(self) -> None:
         due = self.session.next_deadline()
         if due is not None:
-            self.pair.call_at(due, lambda: self.session.tick(self.pair.now))
+            self.pair.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self.session.tick(self.pair.now)
+        self._arm()
 
 
 def _parameters() -> tuple[Any, ...]:

@@ -1,0 +1,149 @@
+"""What a peer may ask of us and we of it: rules that need no state, each in one place."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from moqt.codec.fields import AliasType
+from moqt.errors import (
+    Misuse,
+    ProtocolViolation,
+    RequestCode,
+    RequestRefused,
+    SessionCode,
+    SessionFault,
+    StreamCode,
+)
+from moqt.session.filters import RangeFilters
+
+if TYPE_CHECKING:
+    from moqt.codec.params import Parameters
+    from moqt.codec.properties import SetupOptions
+    from moqt.model import TrackNamespace
+    from moqt.session.config import SessionConfig
+
+#: draft-22 §9.2: longer is a violation on receipt.
+MAX_GOAWAY_URI: Final = 8192
+#: draft-22 §2.4.3, §6.5: first fields under which nothing of ours is ever published or asked for.
+RESERVED_FIELDS: Final = (b".", b".session")
+
+#: RFC 3986: authority without an empty host, and path-abempty with a query.
+_PCHAR: Final = r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})"
+_PATH: Final = re.compile(rf"(?:/{_PCHAR}*)*(?:\?(?:{_PCHAR}|[/?])*)?")
+_AUTHORITY: Final = re.compile(
+    r"(?:(?:[A-Za-z0-9\-._~!$&'()*+,;=:]|%[0-9A-Fa-f]{2})*@)?"
+    r"(?:\[[0-9A-Fa-f:.]+\]|\[v[0-9A-Fa-f]+\.[A-Za-z0-9\-._~!$&'()*+,;=:]+\]"
+    r"|(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})+)"
+    r"(?::[0-9]*)?"
+)
+
+#: HTTP/3 codes that stand for codes of WebTransport streams; some peers send them on raw QUIC too.
+_MAPPED_FIRST: Final = 0x52E4A40FA8DB
+_MAPPED_LAST: Final = 0x52E5AC983162
+
+
+def stream_code(code: int) -> int:
+    """A code of RESET_STREAM or STOP_SENDING as draft-22 §12.5 knows it; unknown is INTERNAL_ERROR.
+
+    Codes mapped for WebTransport (every 31st number is left out) count as what they stand for.
+    """
+    if _MAPPED_FIRST <= code <= _MAPPED_LAST:
+        offset = code - _MAPPED_FIRST
+        code = offset - offset // 0x1F
+    return code if code in StreamCode._value2member_map_ else StreamCode.INTERNAL_ERROR
+
+
+# -- what the peer sends -------------------------------------------------------------------------
+
+
+def check_setup(options: SetupOptions, *, from_client: bool) -> None:
+    """PATH and AUTHORITY are a client's, on raw QUIC (draft-22 §9.1.1, §9.1.2); SessionFault."""
+    if not from_client:
+        if options.path is not None:
+            raise SessionFault(SessionCode.INVALID_PATH, "PATH from a server")
+        if options.authority is not None:
+            raise SessionFault(SessionCode.INVALID_AUTHORITY, "AUTHORITY from a server")
+        return
+    if options.path is not None and not _PATH.fullmatch(options.path):
+        raise SessionFault(SessionCode.MALFORMED_PATH, "PATH is no path of a URI")
+    if options.authority is not None and not _AUTHORITY.fullmatch(options.authority):
+        raise SessionFault(SessionCode.MALFORMED_AUTHORITY, "AUTHORITY is no host with a port")
+
+
+def check_parameters(parameters: Parameters, config: SessionConfig) -> RequestRefused | None:
+    """Why a request of the peer with these parameters cannot be served, if it cannot.
+
+    SessionFault for a token that would need a cache: we offer none (draft-22 §8.9, §9.1.3).
+    """
+    refusal = _check_tokens(parameters)
+    for scope in (parameters, parameters.fill):
+        if scope is None or refusal is not None:
+            continue
+        if scope.invalid_filter is not None:
+            return RequestRefused(RequestCode.INVALID_FILTER, scope.invalid_filter)
+        refusal = check_spans(RangeFilters(scope.range_filters), config)
+    return refusal
+
+
+def _check_tokens(parameters: Parameters) -> RequestRefused | None:
+    kinds = {token.alias_type for token in parameters.authorization_tokens}
+    if AliasType.REGISTER in kinds:
+        raise SessionFault(
+            SessionCode.AUTH_TOKEN_CACHE_OVERFLOW, "no authorization token can be registered here"
+        )
+    if kinds & {AliasType.USE_ALIAS, AliasType.DELETE}:
+        return RequestRefused(
+            RequestCode.UNKNOWN_AUTH_TOKEN_ALIAS, "no authorization token is registered here"
+        )
+    return None
+
+
+def check_spans(filters: RangeFilters, config: SessionConfig) -> RequestRefused | None:
+    """MAX_FILTER_RANGES of ours (draft-22 §9.1.6)."""
+    limit = config.max_filter_ranges
+    if filters.spans > limit:
+        return RequestRefused(
+            RequestCode.INVALID_FILTER, f"{filters.spans} ranges, at most {limit} are taken"
+        )
+    return None
+
+
+def check_goaway(uri: str, *, from_client: bool) -> None:
+    """A client names no URI (draft-22 §9.2)."""
+    if from_client and uri:
+        raise ProtocolViolation("GOAWAY of a client carries a URI")
+
+
+# -- what we send: Misuse before anything is written ---------------------------------------------
+
+
+def check_own_goaway(uri: str, *, is_client: bool) -> None:
+    """What our GOAWAY may say (draft-22 §9.2)."""
+    if is_client and uri:
+        raise Misuse("a client's GOAWAY carries no URI (§9.2)")
+    if len(uri.encode()) > MAX_GOAWAY_URI:
+        raise Misuse(f"a GOAWAY URI has at most {MAX_GOAWAY_URI} octets")
+
+
+def check_own_namespace(namespace: TrackNamespace) -> None:
+    """Nothing of ours lives under a reserved first field (draft-22 §2.4.3, §6.5)."""
+    if namespace and namespace[0] in RESERVED_FIELDS:
+        raise Misuse(f"the first field {namespace[0]!r} is reserved: choose another namespace")
+
+
+def check_own_parameters(
+    parameters: Parameters, peer: SetupOptions, filters: RangeFilters | None = None
+) -> None:
+    """What the peer's SETUP allows (draft-22 §9.1.6, §8.9); ``filters`` are all then in force."""
+    if any(
+        token.alias_type is not AliasType.USE_VALUE for token in parameters.authorization_tokens
+    ):
+        raise Misuse("authorization tokens are sent by value: use Token.use_value")
+    fill = RangeFilters(parameters.fill.range_filters if parameters.fill else ())
+    spans = max((filters or RangeFilters(parameters.range_filters)).spans, fill.spans)
+    if spans > peer.max_filter_ranges:
+        raise Misuse(
+            f"{spans} filter ranges: the peer takes {peer.max_filter_ranges} (MAX_FILTER_RANGES), "
+            "0 until its SETUP is in"
+        )
