@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from kvcs.bell import Bell
 from kvcs.errors import InvalidInput, UnknownPublication
 from kvcs.names import PublicationName, namespace_prefix
+from kvcs.relays import Offers
 from moqt.errors import MoqtError, RequestCode, RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kvcs.relays import Link, Links
     from moqt.model import TrackNamespace
@@ -65,15 +66,12 @@ class Prompt:
                 f"nothing to look for: the prompt fills no block of {self.block_tokens} tokens"
             )
 
-    def match(self, name: PublicationName) -> Found | None:
-        """What ``name`` gives us; None when it belongs to another prompt."""
-        if (name.scope_id, name.compat_id) != (self.scope_id, self.compat_id):
-            return None
-        try:
-            blocks = self.keys.index(name.anchor_key) + 1
-        except ValueError:
-            return None
-        return Found(name, blocks, blocks * self.block_tokens, self.keys)
+    def matches(self, offers: Offers) -> Iterator[Found]:
+        """What is offered of this prompt, longest prefix first."""
+        for blocks in range(len(self.keys), 0, -1):
+            for name in offers.under(self.keys[blocks - 1]):
+                if (name.scope_id, name.compat_id) == (self.scope_id, self.compat_id):
+                    yield Found(name, blocks, blocks * self.block_tokens, self.keys)
 
     def prefix(self, blocks: int | None = None) -> TrackNamespace:
         """Four fields for the first ``blocks`` blocks; three fields for None."""
@@ -93,7 +91,7 @@ class Interest:
 
     def __init__(self, link: Link, prefix: TrackNamespace) -> None:
         self.prefix = prefix
-        self.names: dict[PublicationName, None] = {}
+        self.offers = Offers()
         self.answered = False
         self.error: MoqtError | None = None
         self.users = 0
@@ -141,7 +139,7 @@ class Interest:
     def found(self, namespace: TrackNamespace) -> None:
         """NAMESPACE; what is no publication is none of ours."""
         try:
-            self.names[PublicationName.from_namespace(namespace)] = None
+            self.offers.add(PublicationName.from_namespace(namespace))
         except InvalidInput:
             return
         self.changed.ring()
@@ -150,14 +148,14 @@ class Interest:
     def gone(self, namespace: TrackNamespace) -> None:
         """NAMESPACE_DONE."""
         try:
-            self.names.pop(PublicationName.from_namespace(namespace), None)
+            self.offers.discard(PublicationName.from_namespace(namespace))
         except InvalidInput:
             return
 
     def ended(self, error: MoqtError | None) -> None:
         """Refused, or over."""
         self.answered = True
-        self.names.clear()
+        self.offers.clear()
         self.error = error or RequestFailed(RequestCode.INTERNAL_ERROR, "the peer ended it")
         self.changed.ring()
 
@@ -195,14 +193,13 @@ class Search:
 
     def matches(self) -> list[Found]:
         """What is announced by now, longest prefix first."""
-        names: dict[PublicationName, None] = {}
+        found: dict[PublicationName, Found] = {}
         for link in self._links.open:
-            names |= link.announced
-            # Those of other searches may be taken back at any moment.
-            for interest in self._held.get(link, ()):
-                names |= interest.names
-        found = [match for name in names if (match := self._prompt.match(name)) is not None]
-        return sorted(found, key=lambda match: -match.blocks)
+            # What other searches have asked for may be taken back at any moment: not used.
+            told = (interest.offers for interest in self._held.get(link, ()))
+            for offers in (link.announced, *told):
+                found |= {match.name: match for match in self._prompt.matches(offers)}
+        return sorted(found.values(), key=lambda match: -match.blocks)
 
     async def _ask_link(self, link: Link, waits: bool) -> None:
         """Ask one session, in the order of kvcs.md §5, until something is found."""

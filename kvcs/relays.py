@@ -17,7 +17,7 @@ from transport.errors import ConnectFailed, ConnectFault, InvalidUrl
 from transport.url import MoqtUrl
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from kvcs.discovery import Interest
     from kvcs.manifest_track import ManifestWatch
@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 #: Between two rounds over all URLs, in seconds, while there is time left to wait.
 ROUND_PAUSE: Final = 0.25
+#: Publications one peer may tell us of: far more than a model has at a time, 30 MB of names.
+MAX_OFFERS: Final = 1 << 16
 #: A URL whose session has died is dialled once more in one retrieval, not for ever.
 SESSIONS_PER_URL: Final = 2
 #: What another attempt may cure.
@@ -79,6 +81,43 @@ async def dial_first(
     raise ConnectFailed(failures[-1].fault, f"none of {len(urls)} URLs answers: {told}")
 
 
+class Offers:
+    """The publications that a peer has told of, by anchor key; bounded, whatever it tells."""
+
+    __slots__ = ("_by_anchor", "_count")
+
+    def __init__(self) -> None:
+        self._by_anchor: dict[bytes, dict[PublicationName, None]] = {}
+        self._count = 0
+
+    def add(self, name: PublicationName) -> None:
+        """Note one; beyond MAX_OFFERS it is not noted."""
+        if name not in self and self._count < MAX_OFFERS:
+            self._by_anchor.setdefault(name.anchor_key, {})[name] = None
+            self._count += 1
+
+    def discard(self, name: PublicationName) -> None:
+        """It is offered no longer."""
+        if name in self:
+            names = self._by_anchor[name.anchor_key]
+            del names[name]
+            self._count -= 1
+            if not names:
+                del self._by_anchor[name.anchor_key]
+
+    def clear(self) -> None:
+        """None is offered."""
+        self._by_anchor.clear()
+        self._count = 0
+
+    def under(self, anchor_key: bytes) -> Iterable[PublicationName]:
+        """Those of one token prefix."""
+        return self._by_anchor.get(anchor_key, ())
+
+    def __contains__(self, name: PublicationName) -> bool:
+        return name in self._by_anchor.get(name.anchor_key, ())
+
+
 class Link(Unserved):
     """One session as a consumer uses it; the RequestHandler of its peer's requests.
 
@@ -96,7 +135,7 @@ class Link(Unserved):
         #: The peer wants us elsewhere: what runs goes on, nothing new begins here.
         self.leaving = False
         self.moved_to: MoqtUrl | None = None
-        self.announced: dict[PublicationName, None] = {}
+        self.announced = Offers()
         self.interests: dict[TrackNamespace, Interest] = {}
         self.watches: dict[PublicationName, ManifestWatch] = {}
         self._changed = changed
@@ -111,8 +150,9 @@ class Link(Unserved):
 
     def offers(self, name: PublicationName) -> bool:
         """True when the peer has said that it has this publication."""
-        told = (interest.names for interest in self.interests.values())
-        return name in self.announced or any(name in names for names in told)
+        return name in self.announced or any(
+            name in interest.offers for interest in self.interests.values()
+        )
 
     def told(self) -> None:
         """Something was learnt on this session."""
@@ -129,7 +169,7 @@ class Link(Unserved):
             name = PublicationName.from_namespace(request.namespace)
         except InvalidInput as error:
             raise RequestRefused(RequestCode.UNINTERESTED, str(error)) from None
-        self.announced[name] = None
+        self.announced.add(name)
         request.on_end = lambda: self._withdrawn(name)
         request.accept()
         self.told()
@@ -151,7 +191,7 @@ class Link(Unserved):
         self.told()
 
     def _withdrawn(self, name: PublicationName) -> None:
-        self.announced.pop(name, None)
+        self.announced.discard(name)
         self.told()
 
 

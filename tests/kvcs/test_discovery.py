@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
-from kvcs import discovery
+from kvcs import discovery, relays
 from kvcs.errors import InvalidInput, UnknownPublication
 from moqt.errors import RequestCode, RequestRefused
 from moqt.publisher import Catalog, CatalogHandler, ServingLimits
@@ -193,3 +194,94 @@ async def test_too_short_a_prompt(world) -> None:
         await consumer.discover(Cache().descriptor, [1, 2, 3])
     with pytest.raises(UnknownPublication, match="on no session"):
         await consumer.discover(Cache().descriptor, [1, 2, 3, 4])
+
+
+class Heard:
+    """A NamespaceListener of a test."""
+
+    def accepted(self) -> None:
+        pass
+
+    def found(self, namespace) -> None:
+        pass
+
+    def gone(self, namespace) -> None:
+        pass
+
+    def ended(self, error) -> None:
+        pass
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+async def test_a_question_in_the_way_of_another(world, for_good: bool) -> None:
+    cache = Cache(blocks=3)
+    url, prefixes = await place(world, [shortened(cache, 2)])
+    consumer = await world.consumer(url)
+    (link,) = consumer._links.open
+    standing = link.connection.subscribe_namespace(Forgery(cache).name.namespace, Heard())
+    finding = asyncio.create_task(
+        consumer.discover(cache.descriptor, cache.tokens, probe=True if for_good else "prefix3")
+    )
+    await asyncio.sleep(0.1)
+    if not for_good:
+        standing.cancel()
+    (found,) = await finding
+    assert found.blocks == 2
+    assert len(prefixes[-1]) == (4 if for_good else 3)
+
+
+def test_a_peer_that_tells_without_end(monkeypatch) -> None:
+    monkeypatch.setattr(relays, "MAX_OFFERS", 10)
+    offers = relays.Offers()
+    names = [Forgery(Cache(seed=seed)).name for seed in range(4)]
+    names += [dataclasses.replace(names[0], pub_id=bytes([n]) * 16) for n in range(1, 21)]
+    for name in names:
+        offers.add(name)
+        offers.add(name)
+    assert [name in offers for name in names] == [True] * 10 + [False] * 14
+    assert list(offers.under(names[1].anchor_key)) == [names[1]]
+    for name in names:
+        offers.discard(name)
+    offers.add(names[-1])
+    assert names[-1] in offers
+    offers.clear()
+    assert list(offers.under(names[-1].anchor_key)) == []
+
+
+async def test_namespaces_of_others_are_ignored(world) -> None:
+    cache = Cache()
+    publisher, url = await world.publisher()
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens)
+    strange = (*publication.name.namespace[:4], b"short")
+    publisher._catalog.announce(strange)
+    consumer = await world.consumer(url)
+    finding = asyncio.create_task(
+        consumer.discover(cache.descriptor, cache.tokens, probe="prefix3")
+    )
+    await world.until(lambda: consumer._links.open[0].interests)
+    publisher._catalog.withdraw(strange)
+    (found,) = await finding
+    assert found.name == publication.name
+    listener = await world.consumer()
+    port = await listener.listen("127.0.0.1", 0, tls=world.server_tls)
+    publisher._catalog.announce(strange)
+    await publisher.dial(f"moqt://127.0.0.1:{port}/", tls=world.client_tls)
+    assert await listener.discover(cache.descriptor, cache.tokens, wait=10)
+    (connection,) = publisher._dialled
+    await world.until(lambda: strange not in publisher._catalog._announced[connection])
+
+
+async def test_a_session_that_ends_meanwhile(world) -> None:
+    cache = Cache()
+    forgery = Forgery(cache)
+    url = await forgery.serve(world)
+    forgery.catalog.withdraw(forgery.name.namespace)
+    consumer = await world.consumer(url)
+    finding = asyncio.create_task(consumer.discover(cache.descriptor, cache.tokens, wait=10))
+    await asyncio.sleep(0.05)
+    for connection in tuple(forgery.server.connections):
+        connection._session.close(0, "restarting")
+    await world.until(lambda: not consumer._links.open)
+    forgery.catalog.announce(forgery.name.namespace)
+    await consumer.connect(url, tls=world.client_tls)
+    assert [found.name for found in await finding] == [forgery.name]
