@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds for which publisher and relays keep a finished publication.
 DEFAULT_RETENTION: Final = 3600.0
+#: Seconds that closing may take in all: 10 GiB at 20 MB/s.
+CLOSE_LIMIT: Final = 600.0
 
 
 class Publisher:
@@ -191,17 +193,23 @@ class Publisher:
     # -- the end ---------------------------------------------------------------------------------
 
     async def close(self, linger: float = 0.0) -> None:
-        """Serve for ``linger`` more seconds, then end: nothing is cut off that was asked for.
+        """Serve for ``linger`` more seconds, then end: what was asked for is still delivered.
 
-        Publications without their last layer end as failed.
+        That takes as long as its consumers take, but CLOSE_LIMIT at most. Publications without
+        their last layer end as failed.
         """
         if linger > 0:
             await asyncio.sleep(linger)
         publications = tuple(self._publications)
         for publication in publications:
             publication.end()
+        self._catalog.leave()
         served = (connection for server in self._servers for connection in server.connections)
-        await asyncio.gather(*(one.close() for one in (*served, *self._dialled)))
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT):
+                await asyncio.gather(*(one.close() for one in (*served, *self._dialled)))
+        except TimeoutError:
+            _log.warning("closing: what was queued is cut off after %g s", CLOSE_LIMIT)
         for publication in publications:
             publication.withdraw()
         await asyncio.gather(*(server.close() for server in self._servers))

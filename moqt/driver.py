@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: How often a closing connection looks whether the peer has everything, in seconds.
 _FLUSH_STEP: Final = 0.005
-#: A peer that acknowledges nothing delays our close no longer than this, in seconds.
+#: A peer that acknowledges nothing more delays our close no longer than this, in seconds.
 CLOSE_TIMEOUT: Final = 2.0
 
 
@@ -158,10 +158,14 @@ class Connection:
         return await asyncio.shield(self.sink.end)
 
     async def close(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
-        """Deliver what is queued, as far as the peer takes it within CLOSE_TIMEOUT, then close."""
+        """Deliver what is queued while the peer takes some within CLOSE_TIMEOUT, then close."""
+        left = self._transport.unacknowledged()
         deadline = self._loop.time() + CLOSE_TIMEOUT
-        while self._undelivered(deadline):  # noqa: ASYNC110 - no event says that all is acknowledged
+        while left and self.is_open and self._loop.time() < deadline:
             await asyncio.sleep(_FLUSH_STEP)
+            before, left = left, self._transport.unacknowledged()
+            if left != before:
+                deadline = self._loop.time() + CLOSE_TIMEOUT
         self._session.close(code, reason)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
@@ -227,7 +231,3 @@ class Connection:
     def goaway(self, uri: str = "", timeout: int = 0) -> None:
         """GOAWAY on the control stream; ``timeout`` in ms."""
         self._session.goaway(uri, timeout)
-
-    def _undelivered(self, deadline: float) -> bool:
-        waiting = self.is_open and self._transport.unacknowledged() > 0
-        return waiting and self._loop.time() < deadline

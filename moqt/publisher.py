@@ -357,6 +357,7 @@ class Catalog:
 
     def __init__(self, limits: ServingLimits = ServingLimits()) -> None:
         self._limits = limits
+        self._leaving = False
         self._tracks: dict[FullTrackName, Track] = {}
         self._namespaces: dict[TrackNamespace, None] = {}
         self._interests: set[IncomingSubscribeNamespace] = set()
@@ -378,11 +379,17 @@ class Catalog:
         track.discard()
 
     def track(self, name: FullTrackName) -> Track:
-        """The track of that name; raises RequestRefused(DOES_NOT_EXIST)."""
+        """The track of that name; raises RequestRefused (DOES_NOT_EXIST, GOING_AWAY)."""
+        if self._leaving:
+            raise RequestRefused(RequestCode.GOING_AWAY, "the publisher is closing")
         found = self._tracks.get(name)
         if found is None:
             raise RequestRefused(RequestCode.DOES_NOT_EXIST, "no such track")
         return found
+
+    def leave(self) -> None:
+        """Begin nothing new: what is being served can then be served to its end."""
+        self._leaving = True
 
     def announce(self, namespace: TrackNamespace) -> None:
         """Tell everyone who asked, and every connection in ``announce_on``.

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kvcs.errors import IdentityMismatch, InvalidInput, ManifestTooLarge
+from kvcs.errors import IdentityMismatch, InvalidInput, ManifestTooLarge, UnknownPublication
 from kvcs.identity import KVSP_PROFILE_0, DType
 from kvcs.manifest import decode
 from kvcs.names import PublicationName, TrackName
@@ -193,6 +193,24 @@ async def test_close_delivers_what_was_asked_for(world) -> None:
         assert await recorder.over == (DoneCode.TRACK_ENDED, "", True)
         got = b"".join(octets[68:] for _, octets in sorted(recorder.objects))
         assert got == b"".join(tensors)
+
+
+@pytest.mark.parametrize("mode", ["live", "completed"])
+async def test_close_takes_the_time_that_delivery_takes(world, monkeypatch, mode) -> None:
+    """Only a peer that takes nothing more is cut off; nobody can begin anything new."""
+    cache = Cache(layers=8, blocks=8, block_tokens=64, kv_heads=8, head_dim=64)
+    publisher, url = await world.publisher()
+    publication = await cache.publish(publisher)
+    retrieval = await (await world.consumer(url)).retrieve(publication.name, mode=mode)
+    stranger = await world.consumer(url)
+    await world.until(lambda: retrieval.counters.objects)
+    monkeypatch.setattr("moqt.driver.CLOSE_TIMEOUT", 0.1)
+    closing = asyncio.create_task(publisher.close())
+    with pytest.raises(UnknownPublication, match=r"GOING_AWAY|session ended|session closed"):
+        await stranger.retrieve(publication.name)
+    await closing
+    report = await retrieval.wait()
+    assert (report.digest, report.setbacks) == (cache.digest(), ())
 
 
 async def test_close_ends_an_unfinished_publication_as_failed(world) -> None:
