@@ -192,7 +192,7 @@ class Demo:
         publisher = await self._start(
             stack, "publisher", "kvcs.cli.pub", self._options.cache, "--scope-key", key,
             "--block-tokens", BLOCK_TOKENS, "--listen", "127.0.0.1:0", "--cert", tls.certificate,
-            "--key", tls.private_key, "--pace", self._options.pace, "--hold",
+            "--key", tls.private_key, "--pace", self._options.pace, "--hold", "--linger", TIMEOUT,
         )  # fmt: skip
         port = (await publisher.until("listening"))["port"]
         await publisher.until("opened")

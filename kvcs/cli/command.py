@@ -1,6 +1,6 @@
 """How a command runs and ends: one message, an exit code, no traceback, nothing left behind.
 
-0 done; 1 failed; 2 wrong usage; 130 and 143 after SIGINT and SIGTERM.
+0 done; 1 failed; 2 wrong usage; 128 and the number after a signal: 130 SIGINT, 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import signal
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -23,6 +23,8 @@ from transport.errors import ConnectFailed, ConnectFault, TransportError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+#: What ends a command in good order.
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOPS: Final = ("asyncio", "uvloop", "auto")
 _LEVELS: Final = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 #: What the advice of an error is called on a command line.
@@ -42,11 +44,12 @@ class Failure(click.ClickException):
         self._as_json = as_json
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """As an error event in JSON, or as a line on standard error."""
+        """As an error event in JSON, or, else or if nobody reads that, on standard error."""
         if self._as_json:
-            emit_json("error", kind=self.kind, message=self.message, exit_code=self.exit_code)
-        else:
-            click.echo(f"error: {printable(self.message)}", err=True)
+            with suppress(BrokenPipeError):
+                emit_json("error", kind=self.kind, message=self.message, exit_code=self.exit_code)
+                return
+        click.echo(f"error: {printable(self.message)}", err=True)
 
 
 class Command(click.Command):
@@ -71,8 +74,8 @@ class Command(click.Command):
         try:
             with _usage_reported(as_json=as_json):
                 return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise  # click's own; it ends quietly when nobody reads the output any more
         except ConnectFailed as error:
             message = f"{error}{_OPTIONS.get(error.fault, '')}"
             raise _failure(error, message, as_json=as_json, verbose=verbose) from error
@@ -97,9 +100,9 @@ def _log_to_stderr(verbose: int) -> None:
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]], loop: str) -> None:
-    """Run ``work`` on a new event loop of the kind named; SIGINT and SIGTERM cancel it, once.
+    """Run ``work`` on a new event loop of the kind named; the first of SIGNALS cancels it.
 
-    Raises click.exceptions.Exit with 130 or 143 after a signal, UsageError without uvloop.
+    Raises click.exceptions.Exit with 128 + number after a signal, UsageError without uvloop.
     """
     with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
         caught = runner.run(_until_signal(work))
@@ -116,10 +119,10 @@ async def _until_signal(work: Callable[[], Coroutine[Any, Any, None]]) -> int | 
         caught.append(number)
         task.cancel()
         # Who signals again does not want to wait for the cleaning up.
-        for one in (signal.SIGINT, signal.SIGTERM):
+        for one in SIGNALS:
             loop.remove_signal_handler(one)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         loop.add_signal_handler(number, stop, number)
     try:
         await task
@@ -127,7 +130,7 @@ async def _until_signal(work: Callable[[], Coroutine[Any, Any, None]]) -> int | 
         if not caught:
             raise
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             loop.remove_signal_handler(number)
     return caught[0] if caught else None
 

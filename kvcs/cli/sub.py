@@ -226,7 +226,7 @@ def _check_prompt(options: SubOptions, prompt: Prompt) -> None:
 async def _reach(options: SubOptions, consumer: Consumer, output: Output) -> None:
     if options.listen is None:
         url = await consumer.connect(options.url, tls=options.client_tls, wait=options.wait)
-        output.say("connected", f"connected to {url}", url=str(url))
+        output.say("connected", f"connected to {url}", url=url)
         return
     host, port = options.listen
     try:

@@ -80,7 +80,9 @@ def test_usage_found_late_is_usage() -> None:
     assert "not both" in result.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop", "auto"])
 def test_signals(number: signal.Signals, code: int, loop: str) -> None:
     cleaned = []

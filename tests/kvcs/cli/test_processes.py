@@ -70,6 +70,22 @@ async def test_the_consumer_listens_and_waits(stage: Stage) -> None:
     assert publisher.of("connected")[0]["url"] == f"moqt://127.0.0.1:{port}/kv"
 
 
+async def test_the_next_relay_when_the_first_goes_away(stage: Stage) -> None:
+    words = (*stage.listening, *stage.scope, "--like", stage.cache, "--wait", 15)
+    first = await stage.start("first", "kvcs.cli.sub", *words, "-o", stage.out("first"))
+    second = await stage.start("second", "kvcs.cli.sub", *words, "-o", stage.out("second"))
+    urls = [
+        f"moqt://127.0.0.1:{(await relay.until('listening'))['port']}" for relay in (first, second)
+    ]
+    relays = ("--relay", urls[0], "--relay", urls[1], *stage.trusting)
+    publisher = await stage.start("publisher", "kvcs.cli.pub", stage.cache, *stage.scope, *relays)
+    await first.finish()
+    await second.finish()
+    stage.assert_whole("second")
+    assert [event["url"] for event in publisher.of("connected")][:2] == urls
+    assert publisher.of("disconnected")
+
+
 async def test_ready_made_names_and_waiting_for_one(stage: Stage) -> None:
     """Neither side knows prompt or scope key, and the consumer was there first."""
     with KvCacheFile(stage.cache) as cache:
@@ -153,6 +169,23 @@ async def test_interrupted(stage: Stage, number: int, code: int) -> None:
     assert await publisher.wait() == code
     assert not publisher.of("finished")
     assert not publisher.of("error")
+
+
+async def test_nobody_reads_the_output(stage: Stage) -> None:
+    _, _, uri = await stage.publisher()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kvcs.cli.sub", uri, "--ca", str(stage.certificates.ca), "--json"),
+        *("-o", str(stage.out("out")), "--hold"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    await process.stdout.readline()
+    process._transport.get_pipe_transport(1).close()
+    _, errors = await process.communicate(b"\n")
+    assert process.returncode == 1
+    assert errors == b""
+    assert stage.leftovers("out") == []
 
 
 async def test_held_and_left_alone(stage: Stage) -> None:
