@@ -200,3 +200,28 @@ class Receiver:
     def locations(self) -> list[tuple[int, int]]:
         """Their Locations, sorted; duplicates stay."""
         return sorted((head.group, head.object) for head, _ in self.objects)
+
+
+class Listener:
+    """A NamespaceListener that keeps what stands, and writes endings into ``heard``."""
+
+    def __init__(self, heard: list[Any] | None = None) -> None:
+        self.accepts = 0
+        self.names: list[TrackNamespace] = []
+        self.lost: list[TrackNamespace] = []
+        self.heard: list[Any] = [] if heard is None else heard
+
+    def accepted(self) -> None:
+        self.accepts += 1
+
+    def found(self, namespace: TrackNamespace) -> None:
+        assert namespace not in self.names
+        self.names.append(namespace)
+
+    def gone(self, namespace: TrackNamespace) -> None:
+        self.names.remove(namespace)
+        self.lost.append(namespace)
+
+    def ended(self, error: MoqtError | None) -> None:
+        self.names.clear()
+        self.heard.append(error)
