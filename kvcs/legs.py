@@ -210,8 +210,12 @@ class Leg:
         self.whole_at = self.time()
         #: Data streams that have started.
         self.opened = 0
+        #: The session is to end, but there is no other: stay as long as it lasts.
+        self.stays = False
         #: Objects of a group whose stream is over were rejected or lost: ask again.
         self.damaged = False
+        link.enter()
+        link.listeners.add(bell.ring)
         self._feeds: list[Feed] = []
         self._ended: set[tuple[TrackName, int]] = set()
         self._repaired: Counter[tuple[TrackName, int]] = Counter()
@@ -259,9 +263,11 @@ class Leg:
                     self._fetch(feed.track, part)
 
     def cancel(self) -> None:
-        """Want nothing more."""
+        """Want nothing more; call it once."""
         for feed in self._feeds:
             feed.cancel()
+        self.link.listeners.discard(self.bell.ring)
+        self.link.leave()
 
     # -- how it fares ----------------------------------------------------------------------------
 

@@ -13,8 +13,9 @@ from kvcs.identity import KVSP_PROFILE_0, CompatibilityDescriptor
 from kvcs.manifest import ManifestBuilder
 from kvcs.names import PUB_ID_LENGTH, Component, PublicationName
 from kvcs.publication import Publication
-from kvcs.relays import dial_first, parse_urls
-from moqt.endpoint import connect, serve
+from kvcs.relays import parse_urls
+from kvcs.uplink import Uplink
+from moqt.endpoint import serve
 from moqt.publisher import Catalog, ServingLimits
 from transport.config import ClientTls
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvcs.identity import Identities, JsonObject, ScopeKey
-    from moqt.driver import Connection
     from moqt.endpoint import Server
     from moqt.errors import RequestFailed
     from moqt.model import TrackNamespace
@@ -64,10 +64,11 @@ class Publisher:
         self._identities = identities
         self._config = config
         self._quic = quic
-        self._catalog = Catalog(limits or ServingLimits())
+        self._limits = limits or ServingLimits()
+        self._catalog = Catalog(self._limits)
         self._catalog.on_refused = _refused
         self._servers: list[Server] = []
-        self._dialled: set[Connection] = set()
+        self._uplinks: list[Uplink] = []
         self._publications: set[Publication] = set()
 
     # -- sessions --------------------------------------------------------------------------------
@@ -92,28 +93,25 @@ class Publisher:
     ) -> str:
         """Open a session to the first of ``urls`` that answers, and announce everything there.
 
-        For ``wait`` seconds it tries again. Returns the URL; raises InvalidUrl, ConnectFailed.
+        For ``wait`` seconds it tries again; a session lost later is made again by itself. Returns
+        the URL; raises InvalidUrl, ConnectFailed.
         """
-
-        async def dial(url: MoqtUrl) -> Connection:
-            return await connect(
-                url,
-                handler=self._catalog.handler,
-                tls=tls or ClientTls(),
-                config=self._config,
-                quic=self._quic,
-            )
-
-        url, connection = await dial_first(parse_urls(urls), dial, wait)
-        self._dialled.add(connection)
-        connection.when_closed(lambda: self._dialled.discard(connection))
-        self._catalog.announce_on(connection)
-        return str(url)
+        uplink = Uplink(
+            self._catalog,
+            parse_urls(urls),
+            tls or ClientTls(),
+            self._limits,
+            self._config,
+            self._quic,
+        )
+        url = await uplink.open(wait)
+        self._uplinks.append(uplink)
+        return url
 
     @property
     def sessions(self) -> int:
         """Open sessions, accepted and dialled."""
-        return self.consumers + len(self._dialled)
+        return self.consumers + sum(len(uplink.connections) for uplink in self._uplinks)
 
     @property
     def consumers(self) -> int:
@@ -204,10 +202,11 @@ class Publisher:
         for publication in publications:
             publication.end()
         self._catalog.leave()
-        served = (connection for server in self._servers for connection in server.connections)
+        served = [one for server in self._servers for one in server.connections]
+        closing = [one.close() for one in served] + [one.close() for one in self._uplinks]
         try:
             async with asyncio.timeout(CLOSE_LIMIT):
-                await asyncio.gather(*(one.close() for one in (*served, *self._dialled)))
+                await asyncio.gather(*closing)
         except TimeoutError:
             _log.warning("closing: what was queued is cut off after %g s", CLOSE_LIMIT)
         for publication in publications:

@@ -76,6 +76,8 @@ class Pursuit:
         self._watched = True
         self._bell = Bell()
         self._leg: Leg | None = None
+        #: Where to go on, once the present session is to end.
+        self._next: Link | None = None
         source.watch.listeners.add(self._bell.ring)
 
     @property
@@ -124,7 +126,7 @@ class Pursuit:
             if self._assembly.complete:
                 return True
             if not leg.link.open:
-                self._note(f"{leg.link}: the session ended")
+                self._note(f"{leg.link}: the session {'is to end' if self._next else 'ended'}")
                 return False
             fruitless = 0 if self._assembly.counters.objects > before else fruitless + 1
             if fruitless >= FRUITLESS_ROUNDS:
@@ -158,6 +160,13 @@ class Pursuit:
                 return
             if leg.damaged:
                 leg.repair()
+            if leg.link.leaving and self._next is None and not leg.stays:
+                # Connect there first: what comes here meanwhile is not lost.
+                self._next = await self._sources.another_link(self.tried, self._note)
+                leg.stays = self._next is None
+                if self._next is not None:
+                    return
+                continue
             drained = leg.drained(complete=self.source.entry.complete)
             limit = min(DRAIN_TIMEOUT, self._plan.timeout) if drained else self._plan.timeout
             if (progress := self._progress(leg)) != last:
@@ -227,7 +236,9 @@ class Pursuit:
         """Another session, else another publication where mixing is allowed; else give up."""
         sources, source = self._sources, self.source
         self.leave()
-        link = await sources.another_link(self.tried, self._note)
+        link, self._next = self._next, None
+        if link is None:
+            link = await sources.another_link(self.tried, self._note)
         if link is not None:
             self.tried.append(link)
             self._watched = True

@@ -33,8 +33,9 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-#: Between two rounds over all URLs, in seconds, while there is time left to wait.
+#: Seconds between two rounds over all URLs while there is time left to wait: first, and at most.
 ROUND_PAUSE: Final = 0.25
+MAX_PAUSE: Final = 4.0
 #: Publications one peer may tell us of: far more than a model has at a time, 30 MB of names.
 MAX_OFFERS: Final = 1 << 16
 #: A URL whose session has died is dialled once more in one retrieval, not for ever.
@@ -52,6 +53,17 @@ def parse_urls(urls: str | MoqtUrl | Sequence[str | MoqtUrl]) -> tuple[MoqtUrl, 
     return tuple(replace(url, fragment=None) for url in parsed)
 
 
+def moved_to(uri: str) -> MoqtUrl | None:
+    """The place that a GOAWAY names; None for the present one, or for one that is no URL."""
+    if not uri:
+        return None
+    try:
+        return replace(MoqtUrl.parse(uri), fragment=None)
+    except InvalidUrl as error:
+        _log.warning("GOAWAY to nowhere: %s", error)
+        return None
+
+
 async def dial_first(
     urls: Sequence[MoqtUrl], dial: Callable[[MoqtUrl], Awaitable[_T]], wait: float = 0.0
 ) -> tuple[MoqtUrl, _T]:
@@ -61,6 +73,7 @@ async def dial_first(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait
+    pause = ROUND_PAUSE
     while True:
         failures: list[ConnectFailed] = []
         for url in urls:
@@ -72,9 +85,10 @@ async def dial_first(
                 failures.append(ConnectFailed(ConnectFault.REFUSED, f"{url}: {error}"))
             _log.info("no session with %s: %s", url, failures[-1])
         passing = any(failure.fault in _PASSING for failure in failures)
-        if not passing or loop.time() + ROUND_PAUSE > deadline:
+        if not passing or loop.time() + pause > deadline:
             break
-        await asyncio.sleep(ROUND_PAUSE)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MAX_PAUSE)
     if len(failures) == 1:
         raise failures[0]
     told = "; ".join(map(str, failures))
@@ -135,6 +149,10 @@ class Link(Unserved):
         #: The peer wants us elsewhere: what runs goes on, nothing new begins here.
         self.leaving = False
         self.moved_to: MoqtUrl | None = None
+        #: Whom else to call when something changes here.
+        self.listeners: set[Callable[[], None]] = set()
+        self._users = 0
+        self._closing: asyncio.Task[None] | None = None
         self.announced = Offers()
         self.interests: dict[TrackNamespace, Interest] = {}
         self.watches: dict[PublicationName, ManifestWatch] = {}
@@ -154,9 +172,24 @@ class Link(Unserved):
             name in interest.offers for interest in self.interests.values()
         )
 
+    def enter(self) -> None:
+        """Something runs on this session; ``leave`` when it does no longer."""
+        self._users += 1
+
+    def leave(self) -> None:
+        """After GOAWAY the last to leave closes the session (draft-22 §6.6.1)."""
+        self._users -= 1
+        self._close_if_left()
+
+    def _close_if_left(self) -> None:
+        if self.leaving and not self._users and not self.over and self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self.connection.close())
+
     def told(self) -> None:
-        """Something was learnt on this session."""
+        """Something has changed on this session, or was learnt there."""
         self._changed(self)
+        for listener in tuple(self.listeners):
+            listener()
 
     def on_setup(self, options: SetupOptions) -> None:
         """The session is up."""
@@ -175,13 +208,10 @@ class Link(Unserved):
         self.told()
 
     def on_goaway(self, uri: str, timeout: int) -> None:
-        """The next session should be elsewhere; a URI that is none means here (draft-22 §6.6)."""
+        """The next session is elsewhere; what runs here goes on until then (draft-22 §6.6.1)."""
         self.leaving = True
-        if uri:
-            try:
-                self.moved_to = replace(MoqtUrl.parse(uri), fragment=None)
-            except InvalidUrl as error:
-                _log.warning("%s sent GOAWAY: %s", self, error)
+        self.moved_to = moved_to(uri)
+        self._close_if_left()
         self.told()
 
     def on_closed(self, code: int, reason: str) -> None:
@@ -257,11 +287,13 @@ class Links:
             await self._server.close()
 
     def _untried(self, tried: Collection[Link]) -> list[MoqtUrl]:
-        """Fresh URLs first, then those whose one session has died."""
+        """Where a GOAWAY sent us first, then fresh URLs, then those whose one session has died."""
         counts = {url: sum(link.url == url for link in tried) for url in self._places}
         alive = {link.url for link in self.open}
         left = [url for url, count in counts.items() if count < SESSIONS_PER_URL]
-        return sorted((url for url in left if url not in alive), key=lambda url: counts[url])
+        named = {link.moved_to for link in tried}
+        fresh = (url for url in left if url not in alive)
+        return sorted(fresh, key=lambda url: (url not in named, counts[url]))
 
     async def _dial(self, url: MoqtUrl) -> Link:
         made: list[Link] = []

@@ -44,6 +44,7 @@ class Sources:
         if watch is None or watch.over:
             watch = link.watches[name] = ManifestWatch(link.connection, name, self._identities)
         watch.users += 1
+        link.enter()
         return watch
 
     def release(self, link: Link, watch: ManifestWatch) -> None:
@@ -53,6 +54,7 @@ class Sources:
             watch.cancel()
             if link.watches.get(watch.name) is watch:
                 del link.watches[watch.name]
+        link.leave()
 
     # -- sources ---------------------------------------------------------------------------------
 

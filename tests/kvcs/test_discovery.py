@@ -267,7 +267,7 @@ async def test_namespaces_of_others_are_ignored(world) -> None:
     publisher._catalog.announce(strange)
     await publisher.dial(f"moqt://127.0.0.1:{port}/", tls=world.client_tls)
     assert await listener.discover(cache.descriptor, cache.tokens, wait=10)
-    (connection,) = publisher._dialled
+    (connection,) = publisher._uplinks[0].connections
     await world.until(lambda: strange not in publisher._catalog._announced[connection])
 
 

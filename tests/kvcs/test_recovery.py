@@ -149,29 +149,68 @@ async def test_two_payloads_at_one_location(world) -> None:
         await retrieval.wait()
 
 
+@pytest.mark.rule("M293", "M297", "M170")
 async def test_goaway_to_another_url(world) -> None:
     cache = Cache(layers=4)
-    first, second = Forgery(cache), Forgery(cache)
-    consumer = await world.consumer(await first.serve(world))
-    url = await second.serve(world)
+    first, second, third = Forgery(cache), Forgery(cache), Forgery(cache)
+    urls = [await forgery.serve(world) for forgery in (first, third)]
+    target = await second.serve(world)
+    consumer = await world.consumer(*urls)
     for forgery in (first, second):
         forgery.version()
         forgery.layer(0)
     retrieval = await consumer.retrieve(first.name)
     await retrieval.layer(0)
     (connection,) = first.server.connections
-    connection.goaway(url)
-    await world.until(lambda: not consumer._links.open)
-    first.layer(1)
-    await retrieval.layer(1)
-    connection._session.close(0, "moved")
+    connection.goaway(target)
     await world.until(lambda: second.tracks[K]._subscriptions)
+    closed = await connection.wait_closed()
+    assert closed.code == 0
     for layer in (1, 2, 3):
         second.layer(layer)
     second.end()
     second.version()
     await check(retrieval, cache)
-    assert retrieval.report().sources[1] == url
+    assert retrieval.report().sources == (urls[0], target)
+
+
+async def test_goaway_and_nowhere_to_go(world, monkeypatch) -> None:
+    """The session is used as long as it lasts."""
+    monkeypatch.setattr("kvcs.relays.SESSIONS_PER_URL", 1)
+    cache = Cache(layers=4)
+    forgery = Forgery(cache)
+    consumer = await world.consumer(await forgery.serve(world))
+    forgery.version()
+    forgery.layer(0)
+    retrieval = await consumer.retrieve(forgery.name)
+    await retrieval.layer(0)
+    (connection,) = forgery.server.connections
+    connection.goaway("moqt://127.0.0.1:9/")
+    await world.until(lambda: not consumer._links.open)
+    for layer in (1, 2, 3):
+        forgery.layer(layer)
+    forgery.end()
+    forgery.version()
+    await check(retrieval, cache)
+
+
+@pytest.mark.rule("M100")
+async def test_who_announced_it_is_asked(world) -> None:
+    cache = Cache()
+    other, forgery = Forgery(cache), Forgery(cache)
+    consumer = await world.consumer(await other.serve(world))
+    other.all()
+    port = await consumer.listen("127.0.0.1", 0, tls=world.server_tls)
+    publisher, _ = await world.publisher()
+    publication = publisher.open(
+        cache.descriptor, name=forgery.name, block_keys=forgery.keys, tokens=None
+    )
+    await cache.put(publication)
+    await publisher.dial(f"moqt://127.0.0.1:{port}/", tls=world.client_tls)
+    await world.until(lambda: any(link.offers(forgery.name) for link in consumer._links.open))
+    retrieval = await consumer.retrieve(forgery.name)
+    await check(retrieval, cache)
+    assert retrieval.report().sources == ("a publisher that connected",)
 
 
 async def test_a_session_is_made_again_for_a_question(world) -> None:

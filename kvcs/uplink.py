@@ -1,0 +1,119 @@
+"""A session that a publisher dials: announced on, and dialled again when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from kvcs.relays import dial_first, moved_to
+from moqt.endpoint import connect
+from moqt.publisher import CatalogHandler
+from transport.errors import ConnectFailed
+
+if TYPE_CHECKING:
+    from moqt.driver import Connection
+    from moqt.publisher import Catalog, ServingLimits
+    from moqt.session.config import SessionConfig
+    from transport.config import ClientTls, QuicOptions
+    from transport.url import MoqtUrl
+
+_log = logging.getLogger(__name__)
+
+#: A lost relay is dialled again for so many seconds: time enough to start another machine.
+REDIAL_WINDOW: Final = 300.0
+
+
+class Uplink:
+    """One relay, or listening consumer, at a time: the first of ``urls`` that answers.
+
+    When it is lost, or sends GOAWAY, the next session is made and everything announced there;
+    what runs on an old session goes on (draft-22 §6.6.1).
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        urls: tuple[MoqtUrl, ...],
+        tls: ClientTls,
+        limits: ServingLimits,
+        config: SessionConfig | None,
+        quic: QuicOptions | None,
+    ) -> None:
+        self.connections: set[Connection] = set()
+        self._catalog = catalog
+        self._urls = urls
+        self._tls = tls
+        self._limits = limits
+        self._config = config
+        self._quic = quic
+        self._redialling: asyncio.Task[None] | None = None
+        self._closing = False
+
+    async def open(self, wait: float) -> str:
+        """The first session; returns its URL, raises ConnectFailed."""
+        url, connection = await dial_first(self._urls, self._dial, wait)
+        self._up(connection)
+        return str(url)
+
+    async def close(self) -> None:
+        """Deliver what is queued, then end."""
+        self._closing = True
+        if self._redialling is not None:
+            self._redialling.cancel()
+        await asyncio.gather(*(connection.close() for connection in self.connections))
+
+    def sent_away(self, uri: str) -> None:
+        """GOAWAY: the next session is at ``uri``; where we are when it is empty."""
+        target = moved_to(uri)
+        if target is not None:
+            others = (url for url in self._urls if url != target)
+            self._urls = (target, *others)
+        self._redial()
+
+    def _handler(self, connection: Connection) -> CatalogHandler:
+        return _UplinkHandler(self, self._catalog, connection, self._limits)
+
+    async def _dial(self, url: MoqtUrl) -> Connection:
+        return await connect(
+            url, handler=self._handler, tls=self._tls, config=self._config, quic=self._quic
+        )
+
+    def _up(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        connection.when_closed(lambda: self._down(connection))
+        self._catalog.announce_on(connection)
+
+    def _down(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._redial()
+
+    def _redial(self) -> None:
+        if self._redialling is None and not self._closing:
+            self._redialling = asyncio.get_running_loop().create_task(self._dial_again())
+
+    async def _dial_again(self) -> None:
+        try:
+            url, connection = await dial_first(self._urls, self._dial, REDIAL_WINDOW)
+        except ConnectFailed as error:
+            _log.error("nothing is announced any more: %s", error)
+        else:
+            _log.warning("a relay was lost; announced again on %s", url)
+            self._up(connection)
+        finally:
+            self._redialling = None
+
+
+class _UplinkHandler(CatalogHandler):
+    """Serves the catalog; tells the uplink to move."""
+
+    def __init__(
+        self, uplink: Uplink, catalog: Catalog, connection: Connection, limits: ServingLimits
+    ) -> None:
+        super().__init__(catalog, connection, limits)
+        self._uplink = uplink
+
+    def on_goaway(self, uri: str, timeout: int) -> None:
+        """GOAWAY."""
+        self._uplink.sent_away(uri)
