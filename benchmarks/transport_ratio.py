@@ -169,7 +169,7 @@ async def run_server(case: str, folder: Path) -> None:
             0,
             Ours,
             tls=ServerTls(certificate=certificate, private_key=key),
-            options=QuicOptions(max_datagram_size=int(size)),
+            options=QuicOptions(protocols=("moqt-22",), max_datagram_size=int(size)),
         )
         port = listener.port
     else:
@@ -193,7 +193,7 @@ async def run_client(case: str, folder: Path, port: int, octets: int, digest: bo
             MoqtUrl.parse(f"moqt://127.0.0.1:{port}/"),
             lambda session: Ours(session, meter),
             tls=ClientTls(ca_file=folder / "ca.pem"),
-            options=QuicOptions(max_datagram_size=int(size)),
+            options=QuicOptions(protocols=("moqt-22",), max_datagram_size=int(size)),
         )
         sink = session._sink
         first = session.open(SendOrder(Tier.REQUEST), unidirectional=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from moqt.codec.profile import LATEST
 from moqt.driver import Connection, Door
 from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 def unserved(_: Connection) -> RequestHandler:
     """The handler of an endpoint that only asks."""
     return Unserved()
+
+
+def quic_options(given: QuicOptions | None) -> QuicOptions:
+    """The settings of a connection, with the protocol of our draft unless they name others."""
+    options = given or QuicOptions()
+    return options if options.protocols else replace(options, protocols=(LATEST.alpn,))
 
 
 async def connect(
@@ -49,7 +56,7 @@ async def connect(
         made.append(Connection(transport, handler, settings))
         return made[-1].sink
 
-    await transport_connect(place, sink, tls=tls or ClientTls(), options=quic or QuicOptions())
+    await transport_connect(place, sink, tls=tls or ClientTls(), options=quic_options(quic))
     connection = made[-1]
     await connection.ready()
     return connection
@@ -103,9 +110,9 @@ async def serve(
     quic: QuicOptions | None = None,
     on_connection: Callable[[Connection], None] | None = None,
 ) -> Server:
-    """Listen for sessions; port 0 takes a free one. ``on_connection`` hears of each, before SETUP.
+    """Listen for sessions; port 0 takes a free one. ``on_connection`` hears of each at once.
 
-    Raises OSError when the address cannot be bound, transport.errors.TransportError for bad TLS files.
+    Raises transport.errors.TransportError for an address or TLS files that cannot be used.
     """
     server = Server()
     settings = config or SessionConfig()
@@ -113,7 +120,5 @@ async def serve(
     def sink(transport: TransportSession) -> Door:
         return server.accept(transport, handler, settings, on_connection).sink
 
-    server.listening(
-        await transport_serve(host, port, sink, tls=tls, options=quic or QuicOptions())
-    )
+    server.listening(await transport_serve(host, port, sink, tls=tls, options=quic_options(quic)))
     return server

@@ -45,8 +45,8 @@ class Chunk(NamedTuple):
     order: SendOrder | None = None
 
 
-#: Pulled at most one chunk ahead, first when the stream first reaches the head of the queue. ``None``
-#: parks the stream until ``TransportSession.wake``. The end of the iterator is the stream's FIN;
+#: Pulled at most one chunk ahead, first when the stream first reaches the head of the queue.
+#: ``None`` parks the stream until ``TransportSession.wake``. The end of the iterator is its FIN;
 #: ``transport.errors.StreamAbort`` raised inside it resets the stream with that code, any other
 #: exception closes the session. Of ``reorder`` and ``Chunk.order`` the latest call wins.
 ChunkSource: TypeAlias = Iterator[Chunk | None]

@@ -10,9 +10,6 @@ from transport.scheduler import UNSENT_BUDGET
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The protocol offered over raw QUIC (draft-22 §6.1).
-ALPN: Final = "moqt-22"
-
 #: aioquic writes the length of a STREAM frame in 14 bits: larger datagrams corrupt the stream.
 LARGEST_DATAGRAM: Final = 16384
 
@@ -44,8 +41,8 @@ class ServerTls:
 class QuicOptions:
     """Seconds and octets. The defaults were measured; see each comment."""
 
-    #: ALPN protocols, best first.
-    protocols: tuple[str, ...] = (ALPN,)
+    #: ALPN protocols, best first; the layer above names its own when there are none here.
+    protocols: tuple[str, ...] = ()
     #: Silence after which the connection is lost; the smaller of both sides' counts.
     idle_timeout: float = 30.0
     #: A PING after this much silence: a subscription may wait for hours. None sends none.
@@ -84,8 +81,6 @@ class QuicOptions:
                 f"max_datagram_size is {size}: "
                 f"choose {SMALLEST_DATAGRAM} to {LARGEST_DATAGRAM}, or None for what the path takes"
             )
-        if not self.protocols:
-            raise ValueError(f"protocols is empty: name at least one, such as {ALPN!r}")
         for name in ("idle_timeout", "connect_timeout", "unsent_budget", "piece", "hot_streams"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")

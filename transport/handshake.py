@@ -116,6 +116,8 @@ def connect_failed(
 
 
 def _configuration(options: QuicOptions, *, is_client: bool) -> QuicConfiguration:
+    if not options.protocols:
+        raise ValueError("QuicOptions.protocols is empty: name the ALPN protocols to speak")
     return QuicConfiguration(
         is_client=is_client,
         alpn_protocols=list(options.protocols),

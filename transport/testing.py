@@ -11,7 +11,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from transport.api import PeerInfo, SendOrder, Tier
-from transport.config import ALPN
 from transport.network import SEGMENT, Clock, Faults, Link
 from transport.scheduler import Feeder, Gate, unsent_budget
 from transport.streams import UNBOUND, Stream, StreamTable
@@ -137,7 +136,7 @@ class PairSession:
     @property
     def peer(self) -> PeerInfo:
         """Made up: the other end of the pair."""
-        return PeerInfo(("pair", 0), ALPN, self._pair.datagram_size)
+        return PeerInfo(("pair", 0), "memory", self._pair.datagram_size)
 
     def open(self, order: SendOrder, *, unidirectional: bool) -> int:
         entry = self._table.open(unidirectional=unidirectional)
@@ -366,7 +365,7 @@ class RecordingSession:
 
     def __init__(self, *, is_client: bool = True, datagram_size: int = DATAGRAM) -> None:
         self.is_client = is_client
-        self.peer = PeerInfo(("recorded", 0), ALPN, datagram_size)
+        self.peer = PeerInfo(("recorded", 0), "memory", datagram_size)
         self.calls: list[tuple[Any, ...]] = []
         self.sources: dict[int, ChunkSource] = {}
         self.started_streams: set[int] = set()

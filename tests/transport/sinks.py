@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from transport.api import BytesLike, SendOrder, Tier, TransportSession
+from transport.config import QuicOptions
 
 ORDER = SendOrder(Tier.OBJECT)
 
@@ -79,3 +80,7 @@ async def until(condition: Callable[[], object]) -> None:
     """Wait for it; the test's own timeout is the limit."""
     while not condition():  # noqa: ASYNC110 - what it waits for has no event
         await asyncio.sleep(0.002)
+
+
+#: What a layer above would ask for.
+MOQT = QuicOptions(protocols=("moqt-22",))

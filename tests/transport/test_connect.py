@@ -13,7 +13,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
 from tests.transport.relay import Relay
-from tests.transport.sinks import ORDER, Echo, Sink, until
+from tests.transport.sinks import MOQT, ORDER, Echo, Sink, until
 from tests.transport.test_endpoint import client, server
 from transport import endpoint
 from transport.api import SendOrder, Tier
@@ -36,7 +36,7 @@ async def failing(port: int, *, host: str = "127.0.0.1", tls=None, **options) ->
             MoqtUrl.parse(f"moqt://{host}:{port}/kv"),
             never,
             tls=tls or ClientTls(verify=False),
-            options=QuicOptions(**options),
+            options=QuicOptions(**{"protocols": ("moqt-22",), **options}),
         )
     return caught.value
 
@@ -80,7 +80,7 @@ def test_an_expired_certificate(run, tmp_path):
         ):
             (tmp_path / name).write_bytes(pem)
         tls = ServerTls(certificate=tmp_path / "cert", private_key=tmp_path / "key")
-        listener = await serve("127.0.0.1", 0, never, tls=tls)
+        listener = await serve("127.0.0.1", 0, never, tls=tls, options=MOQT)
         error = await failing(listener.port, tls=ClientTls(ca_file=tmp_path / "ca"))
         assert error.fault is ConnectFault.CERTIFICATE
         assert "no longer valid" in str(error)
@@ -160,6 +160,7 @@ def test_a_factory_that_raises_on_the_client(run, certificates):
                     MoqtUrl.parse(f"moqt://127.0.0.1:{listener.port}"),
                     never,
                     tls=ClientTls(ca_file=certificates.ca),
+                    options=MOQT,
                 )
             await until(lambda: listener.entries == 0)
             assert not [sink for sink in sinks if not sink.of("closed")]
@@ -350,9 +351,9 @@ def test_listening_where_one_cannot(run, certificates, tmp_path):
     (tmp_path / "text").write_text("nothing")
 
     async def scenario() -> None:
-        listener = await serve("127.0.0.1", 0, never, tls=good)
+        listener = await serve("127.0.0.1", 0, never, tls=good, options=MOQT)
         with pytest.raises(TransportError, match=f"port {listener.port} .*choose another"):
-            await serve("127.0.0.1", listener.port, never, tls=good)
+            await serve("127.0.0.1", listener.port, never, tls=good, options=MOQT)
         await listener.close()
         await listener.close()
         for certificate, key, words in (
@@ -363,7 +364,7 @@ def test_listening_where_one_cannot(run, certificates, tmp_path):
         ):
             tls = ServerTls(certificate=certificate, private_key=key)
             with pytest.raises(TransportError, match=words):
-                await serve("127.0.0.1", 0, never, tls=tls)
+                await serve("127.0.0.1", 0, never, tls=tls, options=MOQT)
 
     run(scenario())
 
@@ -371,17 +372,19 @@ def test_listening_where_one_cannot(run, certificates, tmp_path):
 def test_listening_everywhere_takes_both_families(run, certificates):
     async def scenario() -> None:
         tls = ServerTls(certificate=certificates.certificate, private_key=certificates.private_key)
-        listener = await serve("", 0, Echo, tls=tls)
+        listener = await serve("", 0, Echo, tls=tls, options=MOQT)
         session = await connect(
             MoqtUrl.parse(f"moqt://localhost:{listener.port}/"),
             Sink,
             tls=ClientTls(ca_file=certificates.ca),
+            options=MOQT,
         )
         session.close(0)
         session = await connect(
             MoqtUrl.parse(f"moqt://127.0.0.1:{listener.port}/"),
             Sink,
             tls=ClientTls(ca_file=certificates.ca),
+            options=MOQT,
         )
         session.close(0)
         await listener.close()

@@ -32,7 +32,7 @@ async def server(certificates, make=Sink, **options):
         0,
         factory,
         tls=ServerTls(certificate=certificates.certificate, private_key=certificates.private_key),
-        options=QuicOptions(**options),
+        options=QuicOptions(**{"protocols": ("moqt-22",), **options}),
     )
     try:
         yield listener, sinks
@@ -52,7 +52,7 @@ async def client(certificates, listener, make=Sink, **options):
         MoqtUrl.parse(f"moqt://127.0.0.1:{listener.port}/"),
         factory,
         tls=ClientTls(ca_file=certificates.ca),
-        options=QuicOptions(**options),
+        options=QuicOptions(**{"protocols": ("moqt-22",), **options}),
     )
     return session, sinks[0]
 

@@ -12,7 +12,7 @@ from aioquic.asyncio import serve as stock_serve
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated, StopSendingReceived, StreamDataReceived
 
-from tests.transport.sinks import ORDER, Echo, Sink, until
+from tests.transport.sinks import MOQT, ORDER, Echo, Sink, until
 from tests.transport.test_endpoint import server
 from transport.config import ClientTls
 from transport.endpoint import connect
@@ -73,6 +73,7 @@ def test_our_client_with_a_stock_server_without_datagrams(run, certificates):
             MoqtUrl.parse(f"moqt://127.0.0.1:{port}"),
             lambda _session: sink,
             tls=ClientTls(ca_file=certificates.ca),
+            options=MOQT,
         )
         assert session.peer.datagram_size == 0
         assert not session.send_datagram(b"x")
