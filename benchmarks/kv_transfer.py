@@ -175,10 +175,8 @@ async def stock_server(folder: Path, mib: int, size: int) -> None:
     settings = QuicConfiguration(is_client=False, alpn_protocols=[ALPN], max_datagram_size=size)
     settings.load_cert_chain(folder / "server.pem", folder / "server.key")
     StockServer.mib = mib
-    server = await stock_serve(
-        "127.0.0.1", 0, configuration=settings, create_protocol=StockServer
-    )
-    address = server._transport.get_extra_info("sockname")  # noqa: SLF001 - no public way
+    server = await stock_serve("127.0.0.1", 0, configuration=settings, create_protocol=StockServer)
+    address = server._transport.get_extra_info("sockname")
     say(port=address[1], name="")
     await asyncio.to_thread(sys.stdin.readline)
     await asyncio.to_thread(sys.stdin.readline)
