@@ -147,15 +147,18 @@ class Wire:
     def pulled(self, stream: int) -> tuple[bytes, str | int | None]:
         """Play the transport for a data stream of ours: pull all there is, report FIN as sent."""
         octets = b""
-        if stream in self.transport.sources:
-            try:
-                octets = b"".join(chunk for chunk, _ in self.transport.pull(stream))
-            except StreamAbort as abort:
-                self.transport.reset(stream, abort.code)
+        try:
+            for chunk in self.transport.sources.get(stream, ()):
+                if chunk is None:
+                    break
+                self.transport.started_streams.add(stream)
+                octets += b"".join(chunk.views)
             else:
-                if stream not in self.transport.sources:
+                if self.transport.sources.pop(stream, None) is not None:
                     self.transport.finish(stream)
                     self.session.stream_sent(self.now, stream)
+        except StreamAbort as abort:
+            self.transport.reset(stream, abort.code)
         return octets, self._sent(stream)[1]
 
     def stopped(self, stream: int) -> int | None:
