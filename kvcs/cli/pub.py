@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -28,7 +28,6 @@ from kvcs.publisher import DEFAULT_RETENTION, Publisher
 from kvcs.tensorfile import KvCacheFile
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from pathlib import Path
 
     from kvcs.cli.output import Output
@@ -55,9 +54,6 @@ Examples
 The file holds k.<layer> and v.<layer>, each [token, head, dim], and perhaps tokens.
 Exit code: 0 done, 1 failed, 2 wrong usage, 130 and 143 after Ctrl-C and SIGTERM.
 """
-
-#: How often a publisher that dials looks whether its session is still there, in seconds.
-LOOK_EVERY: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,42 +139,10 @@ async def publish(options: PubOptions, name: PublicationName | None, output: Out
             publication = publisher.open(descriptor, tokens=tokens, name=name, blocks=blocks)
             uri = await _reach(options, publisher, publication, output)
             _opened(publication, uri, cache, output)
-            work = _work(options, cache, publication, output)
-            if options.listen is not None:
-                await work
-            else:
-                await _first_of(work, _stay_connected(options, publisher, output))
-
-
-async def _work(
-    options: PubOptions, cache: KvCacheFile, publication: Publication, output: Output
-) -> None:
-    if options.hold:
-        await line_on_stdin(output)
-    await _produce(options, cache, publication, output)
-    await asyncio.sleep(options.retention if options.linger is None else options.linger)
-
-
-async def _stay_connected(options: PubOptions, publisher: Publisher, output: Output) -> None:
-    """When the relay goes away, announce all to the first that answers now."""
-    while True:
-        await asyncio.sleep(LOOK_EVERY)
-        if publisher.sessions == 0:
-            output.say("disconnected", "the session has ended; dialling again")
-            await _dial(options, publisher, output)
-
-
-async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Run all until one ends; the others are cancelled."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
+            if options.hold:
+                await line_on_stdin(output)
+            await _produce(options, cache, publication, output)
+            await publisher.close(options.retention if options.linger is None else options.linger)
 
 
 def _descriptor(options: PubOptions, cache: KvCacheFile) -> CompatibilityDescriptor:
@@ -220,7 +184,8 @@ async def _reach(
 ) -> str:
     """Listen or dial; the URI under which a consumer finds the publication."""
     if options.listen is None:
-        url = await _dial(options, publisher, output)
+        url = await publisher.dial(options.relay, tls=options.client_tls, wait=options.wait)
+        output.say("connected", f"connected to {url}", url=url)
         return f"{url}#{publication.name.fragment}"
     host, port = options.listen
     try:
@@ -231,12 +196,6 @@ async def _reach(
         ) from error
     output.say("listening", f"listening on {host} port {port}", host=host, port=port)
     return publication.uri(host, port)
-
-
-async def _dial(options: PubOptions, publisher: Publisher, output: Output) -> str:
-    url = await publisher.dial(options.relay, tls=options.client_tls, wait=options.wait)
-    output.say("connected", f"connected to {url}", url=url)
-    return url
 
 
 def _opened(publication: Publication, uri: str, cache: KvCacheFile, output: Output) -> None:
