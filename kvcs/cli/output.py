@@ -94,8 +94,10 @@ class Terminal:
         self._progress.start()
 
     def step(self, event: str, text: str, **fields: object) -> None:
-        """See ``Output``."""
+        """See ``Output``; after the last step the bar stands still."""
         self._progress.advance(self._task)
+        if self._progress.finished:
+            self._progress.stop()
 
     def close(self) -> None:
         """See ``Output``."""
