@@ -99,7 +99,7 @@ class Uplink:
         except ConnectFailed as error:
             _log.error("nothing is announced any more: %s", error)
         else:
-            _log.warning("a relay was lost; announced again on %s", url)
+            _log.warning("announced again on %s", url)
             self._up(connection)
         finally:
             self._redialling = None
