@@ -28,11 +28,13 @@ class SubgroupStream:
     """
 
     __slots__ = (
+        "_begun",
         "_cut",
         "_finished",
         "_head",
         "_items",
         "_late",
+        "_left_out",
         "_over",
         "_parked",
         "_subscription",
@@ -50,9 +52,11 @@ class SubgroupStream:
         self._parked = False
         self._finished = False
         self._over = False
+        self._begun = False  # the header has been pulled
         self._late = False  # the first object on the stream is not the first of the subgroup
-        # Something that belongs here was left out: reset, no FIN (draft-22 §11.3.2).
-        self._cut = after is not None and after >= subscription.within.start
+        # FIN says that nothing is missing from the subscription's start on (draft-22 §11.3.2).
+        self._left_out = after
+        self._cut = False
         self.stream: int | None = None
 
     # -- ObjectSink ------------------------------------------------------------------------------
@@ -63,7 +67,6 @@ class SubgroupStream:
             return
         if self.stream is None:
             if not self._admits(head):
-                self._late = True
                 return
             self._open()
         self._items.append(head)
@@ -131,10 +134,14 @@ class SubgroupStream:
         subscription = self._subscription
         if not subscription.active:
             return False
-        place = head.location
-        if subscription.forward and place in subscription.within:
-            return subscription.filters.admit(head)
-        self._cut = self._cut or place >= subscription.within.start
+        passes = subscription.forward and head.location in subscription.within
+        if passes and subscription.filters.admit(head):
+            return True
+        if not self._begun:
+            self._late = True
+        if not passes:
+            self._left_out = head.location
+            self._cut = self._cut or self._begun
         return False
 
     def _open(self) -> None:
@@ -164,10 +171,10 @@ class SubgroupStream:
             if isinstance(item, ObjectHead):
                 skipping = not self._admits(item)
                 if skipping:
-                    self._late = True
                     continue
                 prefix = b""
                 if encoder is None:
+                    self._begun = True
                     header = self._header()
                     encoder = SubgroupEncoder(header)
                     prefix = encode_subgroup_header(header)
@@ -177,10 +184,16 @@ class SubgroupStream:
                 yield Chunk(tuple(views))
             elif not skipping:
                 yield Chunk((item,))
-        if encoder is None or self._cut:
+        if not self._begun or self._incomplete:
             self._over = True
-            self._close(stream, counted=encoder is not None)
+            self._close(stream, counted=self._begun)
             raise StreamAbort(StreamCode.CANCELLED)
+
+    @property
+    def _incomplete(self) -> bool:
+        """Something that belongs on this stream was left out."""
+        start = self._subscription.within.start
+        return self._cut or (self._left_out is not None and self._left_out >= start)
 
     def _header(self) -> SubgroupHeader:
         head = self._head
