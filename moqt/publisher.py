@@ -244,14 +244,8 @@ class SubgroupWriter:
     """One subgroup being produced; written to the store and to every subscription at once."""
 
     __slots__ = (
-        "_group",
-        "_has_properties",
-        "_last",
-        "_over",
-        "_priority",
-        "_sinks",
-        "_subgroup",
-        "_track",
+        *("_group", "_has_properties", "_last", "_over"),
+        *("_priority", "_sinks", "_subgroup", "_track"),
     )
 
     def __init__(
@@ -451,9 +445,8 @@ class Catalog:
         namespace: TrackNamespace,
     ) -> None:
         def answered(error: MoqtError | None) -> None:
-            if error is None:
-                return
-            sent.pop(namespace, None)
+            if error is not None:
+                sent.pop(namespace, None)
             if isinstance(error, RequestFailed) and self.on_refused is not None:
                 self.on_refused(namespace, error)
 
