@@ -451,3 +451,88 @@ async def test_more_objects_than_any_manifest_lists(world) -> None:
     forgery.version(json.dumps(manifest).encode())
     with pytest.raises(ManifestRejected, match="do not fit into 64 MiB"):
         await consumer.retrieve(forgery.name)
+
+
+async def test_a_manifest_too_large_to_be_taken(world, monkeypatch) -> None:
+    forgery = Forgery(Cache())
+    consumer = await world.consumer(await forgery.serve(world))
+    forgery.version()
+    monkeypatch.setattr("kvcs.manifest_track.MAX_MANIFEST_OCTETS", 100)
+    with pytest.raises(ManifestRejected, match="at most 100 are taken"):
+        await consumer.retrieve(forgery.name)
+
+
+async def test_versions_out_of_order_and_cut_off(world) -> None:
+    """Streams may overtake one another, and end in the middle."""
+    cache = Cache()
+    forgery = Forgery(cache)
+    url = await forgery.serve(world)
+    consumer = await world.consumer(url)
+    forgery.version()
+    retrieval = await consumer.retrieve(forgery.name)
+    early = encode(forgery.builder.build())
+    for layer in range(cache.layers):
+        forgery.layer(layer)
+    last = encode(forgery.builder.build())
+    (request,) = forgery.manifest._subscriptions
+    cut = request.subgroup(SubgroupHead(9, 0, 0))
+    cut.begin(ObjectHead(9, 0, 0, 0, 1000))
+    cut.write(bytes(10))
+    for group, octets in ((2, last), (1, early)):
+        sink = request.subgroup(SubgroupHead(group, 0, 0))
+        sink.begin(ObjectHead(group, 0, 0, 0, len(octets)))
+        sink.write(octets)
+        sink.end()
+        sink.finish()
+    await world.until(lambda: retrieval.manifest.segments[0].complete)
+    cut.abort(1)
+    forgery.end()
+    await check(retrieval, cache)
+    assert retrieval.manifest.segments[0].object_digests[K]
+
+
+async def test_two_retrievals_share_a_manifest(world) -> None:
+    cache = Cache(layers=2)
+    forgery = Forgery(cache)
+    consumer = await world.consumer(await forgery.serve(world))
+    forgery.version()
+    retrievals = [await consumer.retrieve(forgery.name, layers=(n, n)) for n in range(2)]
+    assert len(forgery.manifest._subscriptions) == 1
+    (link,) = consumer._links.open
+    for layer in range(2):
+        forgery.layer(layer)
+    forgery.end()
+    forgery.version()
+    for retrieval in retrievals:
+        await check(retrieval, cache)
+    await world.until(lambda: not link.watches)
+
+
+async def test_a_retrieval_that_never_began(world) -> None:
+    """Cancelled before its first step it still tells whoever waits."""
+    cache = Cache()
+    publisher, url = await world.publisher()
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens)
+    consumer = await world.consumer(url)
+    retrieval = await consumer.retrieve(publication.name)
+    retrieval.cancel()
+    with pytest.raises(IncompletePublication, match="cancelled"):
+        await retrieval.wait()
+    (link,) = consumer._links.open
+    assert not link.watches
+
+
+async def test_an_error_of_ours_is_not_hidden(world, monkeypatch) -> None:
+    def broken(self, leg):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("kvcs.pursuit.Pursuit._progress", broken)
+    told: list[dict] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    cache = Cache()
+    publisher, url = await world.publisher()
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens)
+    retrieval = await (await world.consumer(url)).retrieve(publication.name)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await retrieval.wait()
+    assert [context["message"] for context in told] == ["a retrieval has failed"]

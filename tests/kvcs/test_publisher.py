@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from typing import Any
 
@@ -97,6 +98,7 @@ async def subscribe(world, url: str, name: PublicationName, *tracks: str) -> lis
     return recorders
 
 
+@pytest.mark.rule("M008")
 async def test_objects_groups_priorities_and_ends(world) -> None:
     cache = Cache(layers=5, blocks=2)
     publisher, url = await world.publisher(retention=12.5)
@@ -299,6 +301,54 @@ async def test_ready_made_names() -> None:
     wrong = PublicationName(bytes(16), bytes(32), keys[-1], bytes(15) + b"2")
     with pytest.raises(IdentityMismatch, match="compatibility id"):
         publisher.open(cache.descriptor, name=wrong, block_keys=keys)
+
+
+async def test_what_cannot_follow(publisher) -> None:
+    cache = Cache(layers=1)
+    keys = [bytes([n]) * 32 for n in range(3)]
+    publication = publisher.open(cache.descriptor, block_keys=keys[:1])
+    with pytest.raises(InvalidInput, match="tokens after ready-made block keys"):
+        await publication.add_segment(tokens=cache.tokens)
+    assert await publication.add_segment(block_keys=keys[1:]) == 1
+    assert publication.descriptor == cache.descriptor
+    counted = Publisher().open(
+        cache.descriptor,
+        name=dataclasses.replace(publication.name, pub_id=bytes(16)),
+        tokens=cache.tokens[:6],
+    )
+    assert await counted.add_segment(tokens=cache.tokens[6:]) == 1
+    assert await counted.add_segment(blocks=2) == 2
+    assert [segment.blocks for segment in counted.segments] == [1, 2, 2]
+    with pytest.raises(InvalidInput, match="negative"):
+        Publisher(retention=-1.0)
+
+
+async def test_a_cancelled_version_of_the_manifest_is_made_up_for(publisher, monkeypatch) -> None:
+    """The cancellation hits while the version is encoded, after its layer was published."""
+    cache = Cache(layers=8, blocks=1)
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens)
+    await cache.put(publication, 0, 6)
+    never = asyncio.get_running_loop().create_future()
+
+    async def hangs(octets, call):
+        return call() if octets != 8 * 2 * 32 * 2 else await never
+
+    monkeypatch.setattr("kvcs.publication.off_loop", hangs)
+    putting = asyncio.create_task(publication.put_layer(7, cache.k[7], cache.v[7]))
+    await asyncio.sleep(0.01)
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    monkeypatch.undo()
+    assert not decode(b"".join(newest_version(publication))).segments[0].complete
+    await publication.finish()
+    assert decode(b"".join(newest_version(publication))).segments[0].complete
+
+
+def newest_version(publication):
+    """The payload of the newest manifest."""
+    track = publication._manifest
+    return track._groups[max(track._groups)][0].payload
 
 
 async def test_layers_in_turn(publisher) -> None:
