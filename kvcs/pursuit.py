@@ -30,6 +30,8 @@ DRAIN_TIMEOUT: Final = 0.5
 SETTLE_TIMEOUT: Final = 1.0
 #: Rounds on one session that bring nothing new, before the next session is tried.
 FRUITLESS_ROUNDS: Final = 2
+#: Setbacks that are told: their words are the peers', and so is their number.
+MAX_SETBACKS: Final = 32
 #: Manifest versions that count as progress, beyond the objects: a peer may not spin them out.
 MAX_VERSIONS: Final = 4096
 
@@ -258,4 +260,5 @@ class Pursuit:
         self.source.watch.listeners.add(self._bell.ring)
 
     def _note(self, setback: str) -> None:
-        self.setbacks[setback] = None
+        if len(self.setbacks) < MAX_SETBACKS:
+            self.setbacks[setback] = None
