@@ -139,10 +139,7 @@ class Track:
         self._still_open()
         chosen = self._default_priority if priority is None else priority
         if not (0 <= group <= MAX_VI64 and 0 <= subgroup <= MAX_VI64 and 0 <= chosen <= 255):
-            raise Misuse(
-                f"subgroup {subgroup} of group {group}, priority {chosen}: ids are 0 to 2^64-1, "
-                "priorities 0 to 255"
-            )
+            raise Misuse(f"{group}, {subgroup}, {chosen}: ids end at 2^64-1, priorities at 255")
         if (group, subgroup) in self._opened:
             raise Misuse(f"subgroup {subgroup} of group {group} was opened before: a stream each")
         self._opened.add((group, subgroup))
@@ -201,9 +198,7 @@ class Track:
         if self._final is not None and place > self._final:
             raise Misuse(f"object {place} lies beyond the end of the track at {self._final}")
         if at < len(kept) and kept[at].head.location == place:
-            raise Misuse(
-                f"object {place} was published before: a Location has one payload for ever"
-            )
+            raise Misuse(f"object {place} was published before: one payload for ever")
         if at and kept[at - 1].head.status is ObjectStatus.END_OF_GROUP:
             raise Misuse(f"object {place} lies beyond the end of its group")
         beyond = self._largest is not None and place < self._largest

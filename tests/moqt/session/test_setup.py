@@ -10,7 +10,9 @@ from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.codec.properties import SetupOptions
 from moqt.errors import Misuse, RequestCode, SessionCode, SessionFault, StreamCode
 from moqt.model import RangeFilter, RangeFilterType, Span
+from moqt.publisher import Track
 from moqt.session.config import SessionConfig
+from transport.api import Tier
 
 from .wire import NAME, Asked, Wire, leftovers
 from .worlds import Receiver
@@ -173,10 +175,22 @@ def test_the_application_may_refuse_where_it_is_not(
     assert wire.fault is code
 
 
+@pytest.mark.rule("M120")
+def test_control_before_requests_before_objects() -> None:
+    wire = Wire()
+    wire.session.fetch(NAME, NO_PARAMETERS, Receiver())
+    wire.bidi(m.Subscribe(0, NAME))
+    track = Track(NAME)
+    track.attach(wire.handler.requests[0])
+    track.subgroup(0, priority=0).object(0, b"")
+    tiers = [call[2].tier for call in wire.calls("open")]
+    assert tiers == [Tier.CONTROL, Tier.REQUEST, Tier.OBJECT]
+
+
 # -- control streams -----------------------------------------------------------------------------
 
 
-@pytest.mark.rule("M147", "M146")
+@pytest.mark.rule("M147")
 @pytest.mark.parametrize("how", ["fin", "reset", "stop"])
 def test_a_control_stream_must_stay_open(how: str) -> None:
     wire = Wire()
