@@ -10,6 +10,8 @@ from moqt.session.core import Session
 from moqt.session.ports import TrackInfo, Unserved
 from transport.testing import Pair
 
+from .wire import leftovers
+
 if TYPE_CHECKING:
     from moqt.errors import MoqtError
     from moqt.model import Gap, ObjectHead, SubgroupHead, TrackNamespace
@@ -67,6 +69,10 @@ class Side:
 
     def publish_namespace(self, namespace: TrackNamespace, answer: Any) -> Any:
         return self.session.publish_namespace(namespace, *_parameters(), answer)
+
+    def leftovers(self) -> dict[str, int]:
+        """What its session keeps; nothing when all is over."""
+        return leftovers(self.session)
 
     def _arm(self) -> None:
         due = self.session.next_deadline()
