@@ -94,8 +94,10 @@ class Door:
         self._timer = None if due is None else self._loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
-        self._session.tick(self._time())
-        self._arm()
+        try:
+            self._session.tick(self._time())
+        finally:
+            self._arm()
 
 
 class Connection:
@@ -164,7 +166,7 @@ class Connection:
         while left and self.is_open and self._loop.time() < deadline:
             await asyncio.sleep(_FLUSH_STEP)
             before, left = left, self._transport.unacknowledged()
-            if left != before:
+            if left < before:
                 deadline = self._loop.time() + CLOSE_TIMEOUT
         self._session.close(code, reason)
         try:
