@@ -5,14 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from moqt.codec import messages as m
-from moqt.codec.params import Parameters, Scope
-from moqt.errors import ProtocolViolation, RequestCode, RequestRefused, StreamCode, StreamReset
+from moqt.codec.params import Parameters, Place, Scope
+from moqt.errors import (
+    Misuse,
+    ProtocolViolation,
+    RequestCode,
+    RequestRefused,
+    StreamCode,
+    StreamReset,
+)
 from moqt.model import GroupOrder, LocationFilter, LocationFilterType
 from moqt.session.filters import RangeFilters
 from moqt.session.ports import TrackInfo
 from moqt.session.ranges import Delivery, RangeStream
-from moqt.session.requests import IncomingRequest, TrackRequest
+from moqt.session.requests import IncomingRequest, OutgoingRequest
 from moqt.session.state import FETCHER, RESPONDER, Request
+from moqt.session.track_requests import TrackRequest
+from moqt.session.updates import OwnUpdates, check_update
 
 if TYPE_CHECKING:
     from moqt.model import FullTrackName, Location, LocationRange, ObjectSink, TrackSource
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
 WHOLE_TRACK = LocationFilter(LocationFilterType.NONE)
 
 
-class OutgoingFetch(TrackRequest):
+class OutgoingFetch(TrackRequest, OutgoingRequest):
     """FETCH of ours: one answer, one data stream, in either order."""
 
     table: ClassVar[Table] = FETCHER
@@ -32,14 +41,31 @@ class OutgoingFetch(TrackRequest):
     def __init__(
         self, session: Context, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
     ) -> None:
-        super().__init__(
-            session, name, receiver, lambda request_id: m.Fetch(request_id, name, parameters)
-        )
+        super().__init__(session, lambda request_id: m.Fetch(request_id, name, parameters))
+        self.name = name
+        self.receiver = receiver
+        self._updates = OwnUpdates(self)
         self._order = parameters.group_order or GroupOrder.ASCENDING
         self._start = _first(parameters)
         self._stream: int | None = None
         self._awaits_stream = True
         session.streams.expect_fetch(self.request_id, self)
+
+    def update(self, parameters: Parameters) -> None:
+        """REQUEST_UPDATE: priority or authorization (draft-22 §9.5); Misuse for anything else."""
+        if self.state not in (Request.PENDING, Request.ESTABLISHED):
+            raise Misuse("only a fetch that is under way can be updated")
+        check_update(parameters, Place.UPDATE_FETCH)
+        self._updates.send(parameters)
+
+    def on_update_ok(self, message: m.RequestOk) -> None:
+        """The oldest open update is applied."""
+        self._updates.answered(message)
+
+    def on_update_error(self, message: m.RequestError) -> None:
+        """It failed: the publisher resets the data (draft-22 §9.5)."""
+        self._updates.answered(message)
+        self.fail(self.failure(message))
 
     @property
     def stop_ends(self) -> bool:

@@ -19,9 +19,10 @@ from moqt.session.checks import RESERVED_FIELDS, check_parameters
 from moqt.session.fetches import IncomingFetch
 from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
 from moqt.session.publications import IncomingSubscribe
-from moqt.session.requests import IncomingRequest, not_understood
+from moqt.session.requests import IncomingRequest
 from moqt.session.state import REFUSED_PUBLISH, RESPONDER
 from moqt.session.status import IncomingTrackStatus
+from moqt.session.track_requests import not_understood
 
 if TYPE_CHECKING:
     from moqt.errors import SessionClosed

@@ -92,9 +92,10 @@ class Unserved:
 
 
 class TrackInfo(NamedTuple):
-    """What SUBSCRIBE_OK or FETCH_OK said.
+    """What SUBSCRIBE_OK, FETCH_OK or PUBLISH said.
 
     ``fill`` tells whether a fill stream will come; ``end`` and ``end_of_track`` are a fetch's.
+    ``expires``: ms until the publisher means to end it, 0 or None for never.
     """
 
     properties: TrackProperties
@@ -102,6 +103,7 @@ class TrackInfo(NamedTuple):
     fill: bool = False
     end: Location | None = None
     end_of_track: bool = False
+    expires: int | None = None
 
 
 class TrackReceiver(Protocol):

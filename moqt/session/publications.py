@@ -13,11 +13,13 @@ from moqt.session.checks import check_spans
 from moqt.session.fetches import WHOLE_TRACK
 from moqt.session.filters import RangeFilters
 from moqt.session.ranges import Delivery, Place, RangeStream
-from moqt.session.requests import IncomingRequest
+from moqt.session.requests import IncomingRequest, RequestStream
 from moqt.session.state import RESPONDER, Request
 from moqt.session.subgroups import SubgroupStream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moqt.model import (
         FullTrackName,
         Location,
@@ -31,19 +33,18 @@ if TYPE_CHECKING:
     from transport.api import BytesLike
 
 
-class IncomingSubscribe(IncomingRequest):
-    """SUBSCRIBE of the peer; once accepted, the publisher's handle on that subscription.
+class PublisherHalf(RequestStream):
+    """A subscription that we serve, whoever began it: SUBSCRIBE of the peer, or PUBLISH.
 
-    The source that accepted it calls ``subgroup`` for every subgroup it opens, ``datagram`` for
-    datagram objects and ``done`` at the end, or ``abort`` to end it at once.
+    The source calls ``subgroup`` for every subgroup it opens, ``datagram`` for datagram objects
+    and ``done`` at the end, or ``abort`` to end it at once.
     """
 
-    table: ClassVar[Table] = RESPONDER
-    scope: ClassVar[Scope | None] = Scope.SUBSCRIPTION
+    name: FullTrackName
+    parameters: Parameters
 
-    def __init__(self, session: Context, stream: int) -> None:
-        super().__init__(session, stream)
-        self.name: FullTrackName
+    def prepare(self) -> None:
+        """Nothing is served yet."""
         self.track_alias = 0
         self.forward = True
         self.priority = 128
@@ -57,36 +58,8 @@ class IncomingSubscribe(IncomingRequest):
         self._fills: dict[RangeStream, bool] = {}
         self._stream_count = 0
         self._done: tuple[DoneCode, str] | None = None
-
-    def start(self, message: m.Subscribe) -> None:
-        """Take the request in and ask the application."""
-        self.request_id = message.request_id
-        self.name = message.name
-        self.parameters = message.parameters
-        self.ask(self.session.handler.on_subscribe)
-
-    # -- the source's side -----------------------------------------------------------------------
-
-    def accept(self, source: TrackSource, order: GroupOrder = GroupOrder.ASCENDING) -> None:
-        """SUBSCRIBE_OK; filters and fill are resolved against one Largest Object (draft-22 §3.4).
-
-        ``order`` is the track's DEFAULT_PUBLISHER_GROUP_ORDER.
-        """
-        if self.state is not Request.PENDING:
-            return
-        wanted = self.parameters
-        largest = source.largest
-        alias = self.session.allocate_alias()
-        properties = b"" if wanted.include_properties is False else source.properties
-        self.send(m.SubscribeOk(alias, Parameters(largest_object=largest), properties))
-        self._source = source
-        self.track_alias = alias
-        self.state = Request.ESTABLISHED
-        self.group_order = wanted.group_order or order
-        self.filters = RangeFilters(wanted.range_filters)
-        self._apply(wanted, largest)
-        self._fill(self.request_id, wanted, source, largest)
-        self.answer_updates()
+        #: Called with NEW_GROUP_REQUEST: 0, or the largest known group plus one (§9.20.19).
+        self.on_new_group: Callable[[int], None] | None = None
 
     def subgroup(self, key: SubgroupHead, after: Location | None = None) -> ObjectSink:
         """A sink for one subgroup; its stream opens with the first object that passes.
@@ -135,7 +108,7 @@ class IncomingSubscribe(IncomingRequest):
 
     # -- the subscriber's side -------------------------------------------------------------------
 
-    def update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
+    def apply_update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
         """Apply what may change; a failure ends the subscription (draft-22 §9.5)."""
         wanted, source = message.parameters, self._source
         filters = self.filters.updated(wanted.range_filters)
@@ -151,16 +124,7 @@ class IncomingSubscribe(IncomingRequest):
         self._apply(wanted, largest)
         self.send(m.RequestOk(Parameters(largest_object=largest)))
         self._fill(message.request_id, wanted, source, largest)
-
-    def withdrawn(self) -> None:
-        """The subscriber cancelled, or its session ended: reset everything of this subscription."""
-        self._abort_streams(StreamCode.CANCELLED)
-        self.ended()
-
-    def ended(self) -> None:
-        """Let the source go and tell the application."""
-        self._source = None
-        super().ended()
+        self._ask_group(wanted)
 
     def _apply(self, wanted: Parameters, largest: Location | None) -> None:
         if wanted.forward is not None:
@@ -220,3 +184,62 @@ class IncomingSubscribe(IncomingRequest):
         code, reason = self._done
         self.send(m.PublishDone(code, self._stream_count, reason))
         self.close()
+
+    def _ask_group(self, wanted: Parameters) -> None:
+        """Pass NEW_GROUP_REQUEST on; a track without dynamic groups ignores it (§3.5.1)."""
+        if wanted.new_group_request is not None and self.on_new_group is not None:
+            self.on_new_group(wanted.new_group_request)
+
+
+class IncomingSubscribe(PublisherHalf, IncomingRequest):
+    """SUBSCRIBE of the peer; once accepted, the publisher's handle on that subscription."""
+
+    table: ClassVar[Table] = RESPONDER
+    scope: ClassVar[Scope | None] = Scope.SUBSCRIPTION
+
+    def __init__(self, session: Context, stream: int) -> None:
+        super().__init__(session, stream)
+        self.prepare()
+
+    def start(self, message: m.Subscribe) -> None:
+        """Take the request in and ask the application."""
+        self.request_id = message.request_id
+        self.name = message.name
+        self.parameters = message.parameters
+        self.ask(self.session.handler.on_subscribe)
+
+    def accept(self, source: TrackSource, order: GroupOrder = GroupOrder.ASCENDING) -> None:
+        """SUBSCRIBE_OK; filters and fill are resolved against one Largest Object (draft-22 §3.4).
+
+        ``order`` is the track's DEFAULT_PUBLISHER_GROUP_ORDER.
+        """
+        if self.state is not Request.PENDING:
+            return
+        wanted = self.parameters
+        largest = source.largest
+        alias = self.session.allocate_alias()
+        properties = b"" if wanted.include_properties is False else source.properties
+        self.send(m.SubscribeOk(alias, Parameters(largest_object=largest), properties))
+        self._source = source
+        self.track_alias = alias
+        self.state = Request.ESTABLISHED
+        self.group_order = wanted.group_order or order
+        self.filters = RangeFilters(wanted.range_filters)
+        self._apply(wanted, largest)
+        self._fill(self.request_id, wanted, source, largest)
+        self._ask_group(wanted)
+        self.answer_updates()
+
+    def update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
+        """The subscriber changes what it wants."""
+        self.apply_update(message, refusal)
+
+    def withdrawn(self) -> None:
+        """The subscriber cancelled, or its session ended: reset everything of this subscription."""
+        self._abort_streams(StreamCode.CANCELLED)
+        self.ended()
+
+    def ended(self) -> None:
+        """Let the source go and tell the application."""
+        self._source = None
+        super().ended()

@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from moqt.codec import messages as m
 from moqt.codec.control import MessageSplitter
-from moqt.codec.properties import TrackProperties
 from moqt.errors import (
-    MalformedTrack,
     Misuse,
     ProtocolViolation,
     RequestCode,
     RequestFailed,
     RequestRefused,
     SessionClosed,
-    SessionCode,
-    SessionFault,
     StreamCode,
 )
-from moqt.session.checks import check_goaway, check_own_goaway, check_parameters
+from moqt.session.checks import check_goaway, check_own_goaway
 from moqt.session.state import Request, Table
+from moqt.session.updates import PeerUpdates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,18 +25,11 @@ if TYPE_CHECKING:
     from moqt.codec.messages import Message
     from moqt.codec.params import Parameters, Scope
     from moqt.errors import MoqtError
-    from moqt.model import FullTrackName, GroupOrder, ObjectSink
     from moqt.session.context import Context
-    from moqt.session.ports import TrackReceiver
     from moqt.session.timers import Timer
     from transport.api import BytesLike
 
 _LIVE: Final = (Request.PENDING, Request.ESTABLISHED)
-
-
-def not_understood(properties: tuple[int, ...]) -> str:
-    """Why a track cannot be used (draft-22 §3.7)."""
-    return f"mandatory track property {', '.join(map(hex, properties[:4]))} not understood"
 
 
 class RequestStream:
@@ -52,6 +42,7 @@ class RequestStream:
 
     table: ClassVar[Table]
     scope: ClassVar[Scope | None] = None
+    request_id: int
 
     def __init__(self, session: Context, stream: int) -> None:
         self.session = session
@@ -59,6 +50,9 @@ class RequestStream:
         self.state = Request.PENDING
         #: Called when the peer's GOAWAY on this stream asks to move the request: URI, ms or 0.
         self.on_move: Callable[[str, int], None] | None = None
+        #: Of a request of the peer, or a track of ours offered to it: called once when it is over,
+        #: whoever ended it, before or after it was accepted.
+        self.on_end: Callable[[], None] | None = None
         self._splitter: MessageSplitter | None = MessageSplitter(session.profile)
         self._sending = True
         self._receiving = True
@@ -120,6 +114,15 @@ class RequestStream:
         """Our GOAWAY on this stream has been in vain: end the request (draft-22 §9.2)."""
         raise NotImplementedError
 
+    def failed(self, error: MoqtError, code: int) -> None:
+        """Over without success: release what belongs to it with ``code``, report."""
+        raise NotImplementedError
+
+    @property
+    def active(self) -> bool:
+        """True from acceptance until the request is over."""
+        return self.state in (Request.ESTABLISHED, Request.DRAINING)
+
     # -- ours ------------------------------------------------------------------------------------
 
     def send(self, message: Message, *, fin: bool = False) -> None:
@@ -136,6 +139,29 @@ class RequestStream:
             self._sending = False
             self.session.transport.finish(self.stream)
         self._settle()
+
+    def send_error(self, refused: RequestRefused) -> None:
+        """REQUEST_ERROR (draft-22 §9.4)."""
+        retry = 0 if refused.retry_after is None else refused.retry_after + 1
+        self.send(m.RequestError(refused.code, retry, refused.reason))
+
+    def close(self) -> None:
+        """All has been said: FIN, and the application hears of the end."""
+        self.state = Request.CLOSED
+        self.finish()
+        self.ended()
+
+    def ended(self) -> None:
+        """Tell the application, once."""
+        callback, self.on_end = self.on_end, None
+        if callback is not None:
+            callback()
+
+    def fail(self, error: MoqtError, code: int = StreamCode.CANCELLED) -> None:
+        """Cancel for a reason that the application must hear."""
+        if self.state is not Request.CLOSED:
+            self.abandon(code)
+            self.failed(error, code)
 
     def abandon(self, code: int) -> None:
         """Cancel: reset what we send, stop what we receive, forget the stream."""
@@ -239,12 +265,6 @@ class OutgoingRequest(RequestStream):
         if self.state is not Request.CLOSED:
             self.abandon(code)
 
-    def fail(self, error: MoqtError, code: int = StreamCode.CANCELLED) -> None:
-        """Cancel for a reason that the application must hear."""
-        if self.state is not Request.CLOSED:
-            self.abandon(code)
-            self.failed(error, code)
-
     def failure(self, message: m.RequestError) -> RequestFailed:
         """REQUEST_ERROR as the exception an application sees (draft-22 §9.4, §13)."""
         retry = message.retry_interval - 1 if message.retry_interval else None
@@ -290,10 +310,6 @@ class OutgoingRequest(RequestStream):
         """The peer did not move it in time."""
         self.fail(RequestFailed(RequestCode.GOING_AWAY, "not moved in time"), StreamCode.GOING_AWAY)
 
-    def failed(self, error: MoqtError, code: int) -> None:
-        """Over without success: release what belongs to it with ``code``, report."""
-        raise NotImplementedError
-
     def _settle(self) -> None:
         super()._settle()
         if self._grace is not None and self.state is Request.CLOSED:
@@ -301,85 +317,15 @@ class OutgoingRequest(RequestStream):
             self._grace = None
 
 
-class TrackRequest(OutgoingRequest):
-    """A request of ours that brings objects: SUBSCRIBE or FETCH."""
-
-    def __init__(
-        self,
-        session: Context,
-        name: FullTrackName,
-        receiver: TrackReceiver,
-        opening: Callable[[int], Message],
-    ) -> None:
-        super().__init__(session, opening)
-        self.name = name
-        self.receiver = receiver
-
-    def cancel(self, code: int = StreamCode.CANCELLED) -> None:
-        """End it: its data streams are stopped, their sinks aborted; nothing else is reported."""
-        if self.state is not Request.CLOSED:
-            self.abandon(code)
-            self.release(code)
-
-    def failed(self, error: MoqtError, code: int) -> None:
-        """Over without success: stop its streams and tell the receiver."""
-        self.release(code)
-        self.receiver.failed(error)
-
-    def malformed(self, fault: MalformedTrack) -> None:
-        """The track broke the data model: cancel, report, leave the session alone (§12.1)."""
-        self.fail(fault, StreamCode.MALFORMED_TRACK)
-
-    def read_properties(self, raw: bytes) -> TrackProperties | None:
-        """Track Properties of the answer; None when they ended the request (draft-22 §3.7)."""
-        try:
-            properties = TrackProperties.decode(raw)
-        except MalformedTrack as fault:
-            self.malformed(fault)
-            return None
-        if properties.unknown_mandatory:
-            self.fail(
-                RequestFailed(
-                    RequestCode.UNSUPPORTED_EXTENSION, not_understood(properties.unknown_mandatory)
-                )
-            )
-            return None
-        return properties
-
-    def release(self, code: int) -> None:
-        """Stop the data streams with ``code`` and leave every map."""
-        raise NotImplementedError
-
-    def fetch_order(self, request_id: int) -> GroupOrder | None:
-        """Group order of the fetch stream ``request_id``; None when none is awaited."""
-        raise NotImplementedError
-
-    def open_fetch(self, stream: int, request_id: int) -> ObjectSink:
-        """The fetch stream ``request_id`` starts."""
-        raise NotImplementedError
-
-    def stream_over(self, stream: int, code: int | None) -> None:
-        """A data stream ended: FIN when ``code`` is None, else reset."""
-        raise NotImplementedError
-
-
 class IncomingRequest(RequestStream):
     """A request of the peer: waits for ``accept``, which each role has, or ``refuse``."""
 
-    request_id: int
     parameters: Parameters
 
     def __init__(self, session: Context, stream: int) -> None:
         super().__init__(session, stream)
-        #: Called once when the request is over, whoever ended it, before or after ``accept``.
-        self.on_end: Callable[[], None] | None = None
         self._waiting: list[tuple[m.RequestUpdate, RequestRefused | None]] = []
-        self._unanswered = 0
-
-    @property
-    def active(self) -> bool:
-        """True from ``accept`` until the request is over."""
-        return self.state in (Request.ESTABLISHED, Request.DRAINING)
+        self._updates = PeerUpdates(session)
 
     def take_over(self, splitter: MessageSplitter) -> None:
         """Go on with the splitter that found the first message."""
@@ -403,18 +349,11 @@ class IncomingRequest(RequestStream):
     def messages(self, found: Iterable[tuple[int, bytes]], fin: bool) -> None:
         """Updates that arrive together were all unanswered at once (draft-22 §9.1.7)."""
         super().messages(found, fin)
-        self._unanswered = len(self._waiting)
+        self._updates.waiting = len(self._waiting)
 
     def on_update(self, message: m.RequestUpdate) -> None:
         """Take the id; answer now, or in order after the answer to the request itself."""
-        self.session.ids.take(message.request_id)
-        limit = self.session.config.max_request_updates
-        self._unanswered += 1
-        if limit and self._unanswered > limit:
-            raise SessionFault(
-                SessionCode.TOO_MANY_REQUEST_UPDATES, f"more than {limit} unanswered updates"
-            )
-        refusal = check_parameters(message.parameters, self.session.config)
+        refusal = self._updates.take(message)
         if self.state is Request.PENDING:
             self._waiting.append((message, refusal))
         elif self.state is not Request.CLOSED:
@@ -435,19 +374,7 @@ class IncomingRequest(RequestStream):
             self.send_error(refusal)
             self.close()
 
-    def send_error(self, refused: RequestRefused) -> None:
-        """REQUEST_ERROR."""
-        retry = 0 if refused.retry_after is None else refused.retry_after + 1
-        self.send(m.RequestError(refused.code, retry, refused.reason))
-
     # -- ends ------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """All has been said: FIN, and the application hears of the end."""
-        self.state = Request.CLOSED
-        self._waiting.clear()
-        self.finish()
-        self.ended()
 
     def peer_aborted(self, code: int) -> None:
         """Cancelled by the requester."""
@@ -475,6 +402,4 @@ class IncomingRequest(RequestStream):
     def ended(self) -> None:
         """Tell the application, once."""
         self._waiting.clear()
-        callback, self.on_end = self.on_end, None
-        if callback is not None:
-            callback()
+        super().ended()

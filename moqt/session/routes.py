@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from moqt.model import FullTrackName
     from moqt.session.context import Context
-    from moqt.session.requests import TrackRequest
-    from moqt.session.subscriptions import OutgoingSubscribe
+    from moqt.session.subscriptions import SubscriberHalf
+    from moqt.session.track_requests import TrackRequest
 
 #: Aliases of ended subscriptions whose stragglers are stopped at once (draft-22 §6.5): latest ones.
 MAX_RETIRED_ALIASES: Final = 1024
@@ -26,9 +26,9 @@ class IncomingStreams:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._aliases: dict[int, list[OutgoingSubscribe]] = {}
+        self._aliases: dict[int, list[SubscriberHalf]] = {}
         self._retired: OrderedDict[int, None] = OrderedDict()
-        self._unanswered: set[OutgoingSubscribe] = set()
+        self._unanswered: set[SubscriberHalf] = set()
         self._fetches: dict[int, TrackRequest] = {}
         self._orphans: dict[int, dict[DataStream, None]] = {}
         self._orphan_count = 0
@@ -36,7 +36,7 @@ class IncomingStreams:
 
     # -- aliases ---------------------------------------------------------------------------------
 
-    def expect_alias(self, subscription: OutgoingSubscribe) -> None:
+    def expect_alias(self, subscription: SubscriberHalf) -> None:
         """A SUBSCRIBE is out: any alias, a retired one too, may turn out to be its."""
         self._unanswered.add(subscription)
 
@@ -48,7 +48,7 @@ class IncomingStreams:
                     SessionCode.DUPLICATE_TRACK_ALIAS, f"alias {alias} names two tracks"
                 )
 
-    def bind(self, alias: int, subscription: OutgoingSubscribe) -> None:
+    def bind(self, alias: int, subscription: SubscriberHalf) -> None:
         """SUBSCRIBE_OK named ``alias``; streams that waited for it start now."""
         self._unanswered.discard(subscription)
         self._aliases.setdefault(alias, []).append(subscription)
@@ -74,18 +74,18 @@ class IncomingStreams:
         """True when the alias is over and cannot be that of a SUBSCRIBE still unanswered."""
         return alias in self._retired and not self._unanswered
 
-    def subscription(self, alias: int, group: int) -> OutgoingSubscribe | None:
+    def subscription(self, alias: int, group: int) -> SubscriberHalf | None:
         """The subscription that a datagram of ``group`` belongs to."""
         return self._choose(alias, group, None)
 
-    def owner_of(self, stream: DataStream) -> OutgoingSubscribe | None:
+    def owner_of(self, stream: DataStream) -> SubscriberHalf | None:
         """The subscription that a subgroup stream belongs to."""
         header = stream.header
         if header is None:
             return None
         return self._choose(header.track_alias, header.group, stream.subgroup)
 
-    def _choose(self, alias: int, group: int, subgroup: int | None) -> OutgoingSubscribe | None:
+    def _choose(self, alias: int, group: int, subgroup: int | None) -> SubscriberHalf | None:
         """Subscriptions to one track may share an alias: the likeliest one (draft-22 §3.1)."""
         bound = self._aliases.get(alias)
         if not bound:
@@ -95,7 +95,7 @@ class IncomingStreams:
         return min(bound, key=lambda one: one.reluctance(group, subgroup))
 
     def release(
-        self, owner: OutgoingSubscribe, alias: int | None, streams: Iterable[int], code: int
+        self, owner: SubscriberHalf, alias: int | None, streams: Iterable[int], code: int
     ) -> None:
         """A subscription is over: stop its streams, retire its alias."""
         self._unanswered.discard(owner)

@@ -39,10 +39,12 @@ SUBSCRIBER: Final[Table] = {
     (_OPEN, m.PublishDone): (_DRAINING, "on_publish_done"),
 }
 
-#: FETCH as its sender sees it; we never update one (draft-22 §3.2).
+#: FETCH as its sender sees it (draft-22 §3.2).
 FETCHER: Final[Table] = {
     (_PENDING, m.FetchOk): (_OPEN, "on_fetch_ok"),
     (_PENDING, m.RequestError): (_CLOSED, "on_error"),
+    (_OPEN, m.RequestOk): (_OPEN, "on_update_ok"),
+    (_OPEN, m.RequestError): (_OPEN, "on_update_error"),
 }
 
 #: TRACK_STATUS: one question, one answer (draft-22 §9.13).

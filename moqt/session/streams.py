@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from moqt.errors import SessionClosed
     from moqt.model import ObjectSink
     from moqt.session.context import Context
-    from moqt.session.requests import TrackRequest
-    from moqt.session.subscriptions import OutgoingSubscribe
+    from moqt.session.subscriptions import SubscriberHalf
     from moqt.session.timers import Timer
+    from moqt.session.track_requests import TrackRequest
     from transport.api import BytesLike
 
 
@@ -112,7 +112,7 @@ class DataStream:
         """Octets kept until it has an owner."""
         return len(self._held)
 
-    def attach(self, owner: OutgoingSubscribe) -> None:
+    def attach(self, owner: SubscriberHalf) -> None:
         """Its alias is known: hand over what was kept."""
         held, self._held = bytes(self._held), bytearray()
         self._start(owner, held)
@@ -210,7 +210,7 @@ class DataStream:
             self._held += memoryview(octets)[at:]
             streams.wait(self)
 
-    def _start(self, owner: OutgoingSubscribe, rest: BytesLike) -> None:
+    def _start(self, owner: SubscriberHalf, rest: BytesLike) -> None:
         header = self.header
         if header is None:
             return

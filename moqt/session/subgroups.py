@@ -15,7 +15,7 @@ from transport.errors import StreamAbort
 if TYPE_CHECKING:
     from moqt.errors import MoqtError
     from moqt.model import Gap, SubgroupHead
-    from moqt.session.publications import IncomingSubscribe
+    from moqt.session.publications import PublisherHalf
     from transport.api import BytesLike, ChunkSource
 
 
@@ -43,7 +43,7 @@ class SubgroupStream:
     )
 
     def __init__(
-        self, subscription: IncomingSubscribe, head: SubgroupHead, after: Location | None = None
+        self, subscription: PublisherHalf, head: SubgroupHead, after: Location | None = None
     ) -> None:
         self._subscription = subscription
         self._transport = subscription.session.transport

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
 from moqt.codec import messages as m
 from moqt.codec.params import Parameters, Scope
-from moqt.errors import DoneCode, Misuse, ProtocolViolation, StreamCode
+from moqt.errors import DoneCode, Misuse, StreamCode
 from moqt.model import GroupOrder, LocationFilter, LocationFilterType
-from moqt.session.checks import check_own_parameters
 from moqt.session.filters import RangeFilters
 from moqt.session.ports import TrackInfo
-from moqt.session.requests import TrackRequest
+from moqt.session.requests import OutgoingRequest
 from moqt.session.state import SUBSCRIBER, Request
+from moqt.session.track_requests import TrackRequest
+from moqt.session.updates import OwnUpdates
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.codec.properties import TrackProperties
     from moqt.model import FullTrackName, Location, ObjectSink
     from moqt.session.context import Context
     from moqt.session.ports import TrackReceiver
@@ -25,20 +28,18 @@ if TYPE_CHECKING:
 _UNFILTERED = LocationFilter(LocationFilterType.NONE)
 
 
-class OutgoingSubscribe(TrackRequest):
-    """SUBSCRIBE of ours, from the request to the last stream."""
+class SubscriberHalf(TrackRequest):
+    """A subscription of ours, whoever began it: SUBSCRIBE, or PUBLISH of the peer."""
 
-    table: ClassVar[Table] = SUBSCRIBER
-    scope: ClassVar[Scope | None] = Scope.SUBSCRIPTION
-
-    def __init__(
-        self, session: Context, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
-    ) -> None:
-        super().__init__(
-            session, name, receiver, lambda request_id: m.Subscribe(request_id, name, parameters)
-        )
+    def prepare(self, name: FullTrackName, parameters: Parameters) -> None:
+        """Begin with ``parameters``; a fill among them may come at once."""
+        self.name = name
         self.track_alias: int | None = None
         self.default_priority = 128
+        #: Milliseconds until the publisher means to end it, 0 or None for never (§9.20.16).
+        self.expires: int | None = None
+        #: Called with what PUBLISH_STATE_NOTIFY says (draft-22 §9.10).
+        self.on_notify: Callable[[Parameters], None] | None = None
         self._dynamic_groups = False
         # As the peer knows them: the values of the last update that it has answered.
         self._forward = True
@@ -48,13 +49,12 @@ class OutgoingSubscribe(TrackRequest):
         self._filters = RangeFilters(parameters.range_filters)
         self._group_order = parameters.group_order
         self._opening = parameters
-        self._updates: deque[m.RequestUpdate] = deque()
+        self._own_updates = OwnUpdates(self)
         self._fills: dict[int, GroupOrder] = {}
         self._streams: dict[int, tuple[int, int | None] | None] = {}  # open ones: group, subgroup
         self._stream_count = 0
         self._done: m.PublishDone | None = None
         self._drain: Timer | None = None
-        session.streams.expect_alias(self)
         self._expect_fill(self.request_id, parameters)
 
     # -- application -----------------------------------------------------------------------------
@@ -67,51 +67,38 @@ class OutgoingSubscribe(TrackRequest):
             raise Misuse("GROUP_ORDER is fixed for the life of a subscription (§9.5)")
         if parameters.new_group_request is not None and not self._dynamic_groups:
             raise Misuse("the track has no DYNAMIC_GROUPS: it takes no NEW_GROUP_REQUEST")
-        peer = self.session.peer_options
-        limit = peer.max_request_updates
-        if limit and len(self._updates) >= limit:
-            raise Misuse(f"the peer takes {limit} unanswered updates a request, all are in use")
         filters = self._filters.updated(parameters.range_filters)
-        check_own_parameters(parameters, peer, filters)
-        message = m.RequestUpdate(self.session.ids.upcoming, parameters)
-        self.send(message)
-        self.session.ids.allocate()
+        message = self._own_updates.send(parameters, filters)
         self._filters = filters
-        self._updates.append(message)
         self._expect_fill(message.request_id, parameters)
 
     # -- messages --------------------------------------------------------------------------------
 
-    def on_subscribe_ok(self, message: m.SubscribeOk) -> None:
+    def establish(self, alias: int, properties: TrackProperties, largest: Location | None) -> None:
         """Bind the alias; data that came early is delivered now."""
-        self.session.streams.check_alias(message.track_alias, self.name)
-        properties = self.read_properties(message.properties)
-        if properties is None:
-            return
         self.default_priority = properties.default_publisher_priority
         self._dynamic_groups = properties.dynamic_groups
-        self.track_alias = message.track_alias
-        largest = message.parameters.largest_object
+        self.track_alias = alias
         fill = self._applied(self.request_id, self._opening, largest)
-        self.receiver.accepted(TrackInfo(properties, largest, fill))
+        self.receiver.accepted(TrackInfo(properties, largest, fill, expires=self.expires))
         if self.state is Request.ESTABLISHED:
-            self.session.streams.bind(message.track_alias, self)
+            self.session.streams.bind(alias, self)
 
     def on_update_ok(self, message: m.RequestOk) -> None:
         """REQUEST_OK answers the oldest open update."""
-        if not self._updates:
-            raise ProtocolViolation("REQUEST_OK without an open REQUEST_UPDATE")
-        update = self._updates.popleft()
+        update = self._own_updates.answered(message)
+        if message.parameters.expires is not None:
+            self.expires = message.parameters.expires
         self._applied(update.request_id, update.parameters, message.parameters.largest_object)
 
     def on_update_error(self, message: m.RequestError) -> None:
         """A failed update; PUBLISH_DONE(UPDATE_FAILED) follows (draft-22 §9.5)."""
-        if not self._updates:
-            raise ProtocolViolation("REQUEST_ERROR without an open REQUEST_UPDATE")
-        self._drop_fill(self._updates.popleft().request_id)
+        self._drop_fill(self._own_updates.answered(message).request_id)
 
     def on_state_notify(self, message: m.PublishStateNotify) -> None:
         """The publisher changed something on its own; nothing is required (draft-22 §9.10)."""
+        if self.on_notify is not None:
+            self.on_notify(message.parameters)
 
     def on_publish_done(self, message: m.PublishDone) -> None:
         """The last message; streams may still be on their way (draft-22 §9.9)."""
@@ -150,13 +137,6 @@ class OutgoingSubscribe(TrackRequest):
         self._check_drained()
 
     # -- ends ------------------------------------------------------------------------------------
-
-    def peer_finished(self) -> None:
-        """FIN without PUBLISH_DONE is a failure (draft-22 §6.4.2.2)."""
-        if self.state is Request.ESTABLISHED:
-            self.unfinished("the peer finished the stream without PUBLISH_DONE")
-        else:
-            super().peer_finished()
 
     def release(self, code: int) -> None:
         """Stop the data streams with ``code`` and leave every map."""
@@ -216,3 +196,33 @@ class OutgoingSubscribe(TrackRequest):
         self.finish()
         known = done.status in DoneCode._value2member_map_
         self.receiver.done(done.status if known else DoneCode.INTERNAL_ERROR, done.reason, complete)
+
+
+class OutgoingSubscribe(SubscriberHalf, OutgoingRequest):
+    """SUBSCRIBE of ours, from the request to the last stream."""
+
+    table: ClassVar[Table] = SUBSCRIBER
+    scope: ClassVar[Scope | None] = Scope.SUBSCRIPTION
+
+    def __init__(
+        self, session: Context, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
+    ) -> None:
+        super().__init__(session, lambda request_id: m.Subscribe(request_id, name, parameters))
+        self.receiver = receiver
+        session.streams.expect_alias(self)
+        self.prepare(name, parameters)
+
+    def on_subscribe_ok(self, message: m.SubscribeOk) -> None:
+        """The publisher accepts."""
+        self.session.streams.check_alias(message.track_alias, self.name)
+        properties = self.read_properties(message.properties)
+        if properties is not None:
+            self.expires = message.parameters.expires
+            self.establish(message.track_alias, properties, message.parameters.largest_object)
+
+    def peer_finished(self) -> None:
+        """FIN without PUBLISH_DONE is a failure (draft-22 §6.4.2.2)."""
+        if self.state is Request.ESTABLISHED:
+            self.unfinished("the peer finished the stream without PUBLISH_DONE")
+        else:
+            super().peer_finished()

@@ -1,0 +1,76 @@
+"""REQUEST_UPDATE on one request stream: those of the peer, and ours (draft-22 §9.5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from moqt.codec import messages as m
+from moqt.codec.cursor import Writer
+from moqt.codec.params import write_parameters
+from moqt.errors import Misuse, ProtocolViolation, SessionCode, SessionFault
+from moqt.session.checks import check_own_parameters, check_parameters
+
+if TYPE_CHECKING:
+    from moqt.codec.params import Parameters, Place
+    from moqt.errors import RequestRefused
+    from moqt.session.context import Context
+    from moqt.session.filters import RangeFilters
+    from moqt.session.requests import RequestStream
+
+
+def check_update(parameters: Parameters, place: Place) -> None:
+    """Misuse for a parameter that an update of this kind of request must not carry."""
+    write_parameters(Writer(), parameters, place)
+
+
+class PeerUpdates:
+    """Counts updates of the peer that were unanswered at once (draft-22 §9.1.7)."""
+
+    __slots__ = ("_session", "waiting")
+
+    def __init__(self, session: Context) -> None:
+        self._session = session
+        #: Unanswered ones; the request sets it down when it has answered what came together.
+        self.waiting = 0
+
+    def take(self, message: m.RequestUpdate) -> RequestRefused | None:
+        """Use up its id; why it cannot be served, if it cannot. SessionFault beyond the limit."""
+        session = self._session
+        session.ids.take(message.request_id)
+        limit = session.config.max_request_updates
+        self.waiting += 1
+        if limit and self.waiting > limit:
+            raise SessionFault(
+                SessionCode.TOO_MANY_REQUEST_UPDATES, f"more than {limit} unanswered updates"
+            )
+        return check_parameters(message.parameters, session.config)
+
+
+class OwnUpdates:
+    """Updates of ours: sent within the peer's limit, answered in order."""
+
+    __slots__ = ("_open", "_request")
+
+    def __init__(self, request: RequestStream) -> None:
+        self._request = request
+        self._open: deque[m.RequestUpdate] = deque()
+
+    def send(self, parameters: Parameters, filters: RangeFilters | None = None) -> m.RequestUpdate:
+        """REQUEST_UPDATE; Misuse where the peer would have to close. ``filters``: then in force."""
+        session = self._request.session
+        limit = session.peer_options.max_request_updates
+        if limit and len(self._open) >= limit:
+            raise Misuse(f"the peer takes {limit} unanswered updates a request, all are in use")
+        check_own_parameters(parameters, session.peer_options, filters)
+        message = m.RequestUpdate(session.ids.upcoming, parameters)
+        self._request.send(message)
+        session.ids.allocate()
+        self._open.append(message)
+        return message
+
+    def answered(self, answer: m.RequestOk | m.RequestError) -> m.RequestUpdate:
+        """The oldest open update, which ``answer`` is for; a violation when there is none."""
+        if not self._open:
+            raise ProtocolViolation(f"{type(answer).__name__} without an open REQUEST_UPDATE")
+        return self._open.popleft()
