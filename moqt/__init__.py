@@ -1,7 +1,8 @@
 """Media over QUIC Transport for asyncio.
 
-``connect`` and ``serve`` give a ``Connection``; ``Catalog`` and ``Track`` publish. Names load on
-first use, so that the protocol core can be imported without an event loop or a network library.
+``connect`` and ``serve`` give a ``Connection``; ``Catalog`` and ``Track`` publish; ``subscribe``,
+``fetch`` and ``namespaces`` read what a peer has. docs/moqt.md teaches it. Names load on first use,
+so that the protocol core can be imported without an event loop or a network library.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from moqt.codec.params import Parameters as Parameters
     from moqt.driver import Connection as Connection
     from moqt.endpoint import Server as Server
     from moqt.endpoint import connect as connect
@@ -20,18 +22,35 @@ if TYPE_CHECKING:
     from moqt.model import LocationFilter as LocationFilter
     from moqt.publisher import Catalog as Catalog
     from moqt.publisher import Track as Track
+    from moqt.subscriber import Change as Change
+    from moqt.subscriber import Fetch as Fetch
+    from moqt.subscriber import Namespaces as Namespaces
+    from moqt.subscriber import ReceivedObject as ReceivedObject
+    from moqt.subscriber import Subscription as Subscription
+    from moqt.subscriber import fetch as fetch
+    from moqt.subscriber import namespaces as namespaces
+    from moqt.subscriber import subscribe as subscribe
 
 _HOMES: Final = {
     "Catalog": "moqt.publisher",
+    "Change": "moqt.subscriber",
     "Connection": "moqt.driver",
+    "Fetch": "moqt.subscriber",
     "FullTrackName": "moqt.model",
     "GroupOrder": "moqt.model",
     "Location": "moqt.model",
     "LocationFilter": "moqt.model",
+    "Namespaces": "moqt.subscriber",
+    "Parameters": "moqt.codec.params",
+    "ReceivedObject": "moqt.subscriber",
     "Server": "moqt.endpoint",
+    "Subscription": "moqt.subscriber",
     "Track": "moqt.publisher",
     "connect": "moqt.endpoint",
+    "fetch": "moqt.subscriber",
+    "namespaces": "moqt.subscriber",
     "serve": "moqt.endpoint",
+    "subscribe": "moqt.subscriber",
 }
 
 __all__ = sorted(_HOMES)

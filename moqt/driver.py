@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.errors import MoqtError, SessionClosed, SessionCode
@@ -174,6 +174,12 @@ class Connection:
                 await self.wait_closed()
         except TimeoutError:
             self.sink.closed(code, reason, False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
     def subscribe(
         self,

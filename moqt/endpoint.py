@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from moqt.codec.profile import LATEST
 from moqt.driver import Connection, Door
@@ -98,6 +98,12 @@ class Server:
         for connection in tuple(self.connections):
             await connection.close(code, reason)
         await self._listener.close(code, reason)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
 
 async def serve(

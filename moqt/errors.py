@@ -119,6 +119,24 @@ class StreamReset(MoqtError):
         self.code = code
 
 
+class SubscriptionEnded(MoqtError):
+    """PUBLISH_DONE for another reason than the end of the track, or with streams missing.
+
+    ``complete`` is False when fewer streams came than the publisher has counted.
+    """
+
+    def __init__(self, code: DoneCode, reason: str, *, complete: bool) -> None:
+        missing = "" if complete else "; not all of its streams came"
+        super().__init__(f"{code.name}: {reason or 'no reason given'}{missing}")
+        self.code = code
+        self.reason = reason
+        self.complete = complete
+
+
+class TooFarBehind(MoqtError):
+    """More has come than may wait for the application: we have cancelled the request."""
+
+
 class RequestFailed(MoqtError):
     """A request of ours was answered with REQUEST_ERROR, or could not be answered any more.
 

@@ -1,0 +1,469 @@
+"""Subscriptions, fetches and namespaces as async iterators, for applications.
+
+They join each object into one ``bytes``. Who wants octets as they arrive, without copy and queue,
+gives ``Connection.subscribe`` or ``Connection.fetch`` a TrackReceiver instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeVar
+
+from moqt.codec.params import NO_PARAMETERS
+from moqt.errors import DoneCode, Misuse, MoqtError, StreamCode, SubscriptionEnded, TooFarBehind
+from moqt.model import Location, ObjectStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from moqt.codec.params import Parameters
+    from moqt.driver import Connection
+    from moqt.model import FullTrackName, Gap, ObjectHead, SubgroupHead, TrackNamespace
+    from moqt.session.fetches import OutgoingFetch
+    from moqt.session.namespaces import OutgoingSubscribeNamespace
+    from moqt.session.ports import TrackInfo
+    from moqt.session.subscriptions import OutgoingSubscribe
+    from transport.api import BytesLike
+
+    _AnyRequest: TypeAlias = OutgoingSubscribe | OutgoingFetch | OutgoingSubscribeNamespace
+
+_T = TypeVar("_T")
+
+#: Octets that wait for the application, of one subscription or fetch: two seconds at 64 Mbit/s.
+BUFFER_OCTETS: Final = 16 << 20
+#: What keeping an object, a gap or a namespace costs us besides its octets.
+ITEM_COST: Final = 256
+
+
+class ReceivedObject(NamedTuple):
+    """A whole object (§2.1); ``payload`` is empty for every status but NORMAL.
+
+    ``subgroup`` is None when it came as a datagram; ``properties`` are raw key-value octets.
+    """
+
+    group: int
+    subgroup: int | None
+    object: int
+    priority: int
+    status: ObjectStatus
+    properties: bytes
+    payload: bytes
+
+    @property
+    def location(self) -> Location:
+        """Group and object as one ordered value."""
+        return Location(self.group, self.object)
+
+
+class Inbox(Generic[_T]):
+    """What waits for one reader, bounded; what came before the end is read before the end.
+
+    Beyond ``limit`` octets it is over with TooFarBehind, and ``overflow`` is called once.
+    """
+
+    __slots__ = ("_items", "_news", "_octets", "_overflow", "error", "limit", "over")
+
+    def __init__(self, limit: int, overflow: Callable[[], None]) -> None:
+        if limit < ITEM_COST:
+            raise Misuse(f"limit of {limit} octets: give at least {ITEM_COST}")
+        self.limit = limit
+        #: Nothing more comes in; ``error`` says why, None when all is well.
+        self.over = False
+        self.error: MoqtError | None = None
+        self._items: deque[tuple[_T, int]] = deque()
+        self._octets = 0
+        self._overflow = overflow
+        self._news = asyncio.Event()
+
+    @property
+    def octets(self) -> int:
+        """Octets kept, whole objects and begun ones."""
+        return self._octets
+
+    def reserve(self, octets: int) -> bool:
+        """Keep ``octets`` more; False when there is no room, or nothing more is wanted."""
+        if self.over:
+            return False
+        if self._octets + octets > self.limit:
+            self.fail(TooFarBehind(f"{self.limit} octets wait to be read already"))
+            return False
+        self._octets += octets
+        return True
+
+    def release(self, octets: int) -> None:
+        """They are not kept any more."""
+        self._octets -= octets
+
+    def put(self, item: _T, octets: int) -> None:
+        """An item for the reader, which ``octets`` were reserved for."""
+        if not self.over:
+            self._items.append((item, octets))
+            self._news.set()
+
+    def fail(self, error: TooFarBehind) -> None:
+        """There is no room: it is over."""
+        self.end(error)
+        self._overflow()
+
+    def end(self, error: MoqtError | None = None) -> None:
+        """Nothing more comes; the first end counts."""
+        if not self.over:
+            self.over = True
+            self.error = error
+            self._news.set()
+
+    def clear(self) -> None:
+        """Nobody reads any more."""
+        self.end()
+        self._octets -= sum(octets for _, octets in self._items)
+        self._items.clear()
+
+    async def next(self) -> _T:
+        """The next item; afterwards StopAsyncIteration, or the error it ended with."""
+        while not self._items:
+            if self.error is not None:
+                raise self.error
+            if self.over:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        item, octets = self._items.popleft()
+        self._octets -= octets
+        return item
+
+
+class _Joiner:
+    """The ObjectSink of one stream: its octets become whole objects in the inbox."""
+
+    __slots__ = ("_arrivals", "_cost", "_head", "_inbox", "_payload")
+
+    def __init__(self, arrivals: _Arrivals) -> None:
+        self._arrivals = arrivals
+        self._inbox = arrivals.inbox
+        self._head: ObjectHead | None = None
+        self._payload = bytearray()
+        self._cost = 0
+
+    def begin(self, head: ObjectHead) -> None:
+        inbox = self._inbox
+        cost = ITEM_COST + len(head.properties)
+        if cost + head.length > inbox.limit and not inbox.over:
+            inbox.fail(
+                TooFarBehind(
+                    f"object {head.group}, {head.object} of {head.length} octets is beyond the"
+                    f" limit of {inbox.limit}: give a larger one, or a TrackReceiver"
+                )
+            )
+        elif inbox.reserve(cost):
+            self._head, self._cost = head, cost
+            self._payload = bytearray()
+
+    def write(self, view: BytesLike) -> None:
+        if self._head is not None:
+            if self._inbox.reserve(len(view)):
+                self._payload += view
+                self._cost += len(view)
+            else:
+                self._drop()
+
+    def end(self) -> None:
+        head = self._head
+        if head is not None:
+            self._head = None
+            self._inbox.put(_whole(head, bytes(self._payload)), self._cost)
+            self._payload = bytearray()
+
+    def gap(self, gap: Gap) -> None:
+        if self._inbox.reserve(ITEM_COST):
+            self._arrivals.gaps.append(gap)
+
+    def finish(self) -> None:
+        pass
+
+    def abort(self, code: int) -> None:
+        self._arrivals.resets += 1
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._head is not None:
+            self._head = None
+            self._payload = bytearray()
+            self._inbox.release(self._cost)
+
+
+def _whole(head: ObjectHead, payload: bytes) -> ReceivedObject:
+    return ReceivedObject(
+        head.group,
+        head.subgroup,
+        head.object,
+        head.priority,
+        head.status,
+        head.properties,
+        payload,
+    )
+
+
+class _Arrivals:
+    """The TrackReceiver of a subscription or fetch: everything into one inbox."""
+
+    def __init__(
+        self,
+        inbox: Inbox[ReceivedObject],
+        accepted: Callable[[TrackInfo], None],
+        ended: Callable[[MoqtError | None], None],
+        ending: Callable[[int, str, bool], MoqtError | None],
+    ) -> None:
+        self.inbox = inbox
+        self.gaps: list[Gap] = []
+        self.resets = 0
+        self.accepted = accepted
+        self.failed = ended
+        self._ending = ending
+
+    def open_subgroup(self, head: SubgroupHead) -> _Joiner:
+        return _Joiner(self)
+
+    def open_fetch(self, request_id: int) -> _Joiner:
+        return _Joiner(self)
+
+    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
+        cost = ITEM_COST + len(head.properties) + len(payload)
+        if self.inbox.reserve(cost):
+            self.inbox.put(_whole(head, bytes(payload)), cost)
+
+    def done(self, code: int, reason: str, complete: bool) -> None:
+        self.failed(self._ending(code, reason, complete))
+
+
+class _Reading(Generic[_T]):
+    """A request of ours and what it brings, read with ``async for``.
+
+    ``async with`` waits for the peer's answer and cancels at its end. What came before an end is
+    read first; then the iteration stops, or raises the error that ended it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._inbox = Inbox[_T](limit, self._fell_behind)
+        self._settled = asyncio.Event()
+        self._accepted = False
+        self._request: _AnyRequest
+
+    @property
+    def buffered(self) -> int:
+        """Octets that wait to be read."""
+        return self._inbox.octets
+
+    def cancel(self, code: int = StreamCode.CANCELLED) -> None:
+        """Give it up: nothing more is read from it."""
+        self._inbox.clear()
+        self._settled.set()
+        self._request.cancel(code)
+
+    def _accept(self) -> None:
+        self._accepted = True
+        self._settled.set()
+
+    def _end(self, error: MoqtError | None) -> None:
+        self._inbox.end(error)
+        self._settled.set()
+
+    def _fell_behind(self) -> None:
+        self._settled.set()
+        self._request.cancel(StreamCode.TOO_FAR_BEHIND)
+
+    async def _answer(self) -> None:
+        await self._settled.wait()
+        if not self._accepted:
+            raise self._inbox.error or Misuse("the request was cancelled before it was answered")
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._answer()
+        except BaseException:
+            self.cancel()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.cancel()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _T:
+        return await self._inbox.next()
+
+
+class _TrackReading(_Reading[ReceivedObject]):
+    """What Subscription and Fetch have in common."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._arrivals = _Arrivals(self._inbox, self._answered, self._end, self._ending)
+        self._info: TrackInfo | None = None
+
+    @property
+    def info(self) -> TrackInfo:
+        """What the peer's answer said; raises Misuse before it is here."""
+        if self._info is None:
+            raise Misuse("no answer is here yet: await accepted() first, or use async with")
+        return self._info
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What the publisher has said will not come, of a fetch or fill (§11.4.1.2)."""
+        return tuple(self._arrivals.gaps)
+
+    @property
+    def resets(self) -> int:
+        """Streams that the publisher gave up: what else they would have brought is lost."""
+        return self._arrivals.resets
+
+    async def accepted(self) -> TrackInfo:
+        """Wait for the answer; raises RequestFailed, MalformedTrack, SessionClosed."""
+        await self._answer()
+        return self.info
+
+    def _answered(self, info: TrackInfo) -> None:
+        self._info = info
+        self._accept()
+
+    def _ending(self, code: int, reason: str, complete: bool) -> MoqtError | None:
+        """How the iteration ends when the publisher is done."""
+        raise NotImplementedError
+
+
+class Subscription(_TrackReading):
+    """SUBSCRIBE (§9.6): objects in the order in which they become whole, fills included.
+
+    The iteration stops when the track has ended and all its streams came. Else it raises
+    SubscriptionEnded, RequestFailed, MalformedTrack, SessionClosed, or TooFarBehind.
+    """
+
+    def __init__(
+        self, connection: Connection, name: FullTrackName, parameters: Parameters, limit: int
+    ) -> None:
+        super().__init__(limit)
+        self._subscribe = connection.subscribe(name, self._arrivals, parameters)
+        self._request = self._subscribe
+
+    def update(self, parameters: Parameters) -> None:
+        """REQUEST_UPDATE (§9.5); raises Misuse where the peer would have to close."""
+        self._subscribe.update(parameters)
+
+    def _ending(self, code: int, reason: str, complete: bool) -> MoqtError | None:
+        if code == DoneCode.TRACK_ENDED and complete:
+            return None
+        return SubscriptionEnded(DoneCode(code), reason, complete=complete)
+
+
+class Fetch(_TrackReading):
+    """FETCH (§9.11): past objects in the order asked for; stops when all have come.
+
+    Else it raises StreamReset, RequestFailed, MalformedTrack, SessionClosed, or TooFarBehind.
+    """
+
+    def __init__(
+        self, connection: Connection, name: FullTrackName, parameters: Parameters, limit: int
+    ) -> None:
+        super().__init__(limit)
+        self._request = connection.fetch(name, self._arrivals, parameters)
+
+    def _ending(self, code: int, reason: str, complete: bool) -> MoqtError | None:
+        return None
+
+
+class Change(StrEnum):
+    """What happened to a namespace."""
+
+    FOUND = "found"
+    GONE = "gone"
+
+
+class Namespaces(_Reading[tuple[Change, "TrackNamespace"]]):
+    """SUBSCRIBE_NAMESPACE (§9.15): whole namespaces under a prefix, as they come and go.
+
+    The iteration stops when the peer finishes; all count as gone then. Else it raises
+    RequestFailed, SessionClosed, or TooFarBehind.
+    """
+
+    def __init__(
+        self, connection: Connection, prefix: TrackNamespace, parameters: Parameters, limit: int
+    ) -> None:
+        super().__init__(limit)
+        listener = _Listener(self._inbox, self._accept, self._end)
+        self._request = connection.subscribe_namespace(prefix, listener, parameters)
+
+    async def accepted(self) -> None:
+        """Wait for the answer; raises RequestFailed, SessionClosed."""
+        await self._answer()
+
+
+class _Listener:
+    """The NamespaceListener of Namespaces."""
+
+    def __init__(
+        self,
+        inbox: Inbox[tuple[Change, TrackNamespace]],
+        accept: Callable[[], None],
+        end: Callable[[MoqtError | None], None],
+    ) -> None:
+        self.accepted = accept
+        self.ended = end
+        self._inbox = inbox
+
+    def found(self, namespace: TrackNamespace) -> None:
+        self._put(Change.FOUND, namespace)
+
+    def gone(self, namespace: TrackNamespace) -> None:
+        self._put(Change.GONE, namespace)
+
+    def _put(self, change: Change, namespace: TrackNamespace) -> None:
+        cost = ITEM_COST + sum(map(len, namespace))
+        if self._inbox.reserve(cost):
+            self._inbox.put((change, namespace), cost)
+
+
+def subscribe(
+    connection: Connection,
+    name: FullTrackName,
+    parameters: Parameters = NO_PARAMETERS,
+    *,
+    limit: int = BUFFER_OCTETS,
+) -> Subscription:
+    """Ask for a track's objects from now on, and for those before with ``parameters.fill``.
+
+    At most ``limit`` octets wait to be read. Raises Misuse, SessionClosed.
+    """
+    return Subscription(connection, name, parameters, limit)
+
+
+def fetch(
+    connection: Connection,
+    name: FullTrackName,
+    parameters: Parameters = NO_PARAMETERS,
+    *,
+    limit: int = BUFFER_OCTETS,
+) -> Fetch:
+    """Ask for past objects: ``parameters.location_filter`` which, ``group_order`` in which order.
+
+    At most ``limit`` octets wait to be read. Raises Misuse, SessionClosed.
+    """
+    return Fetch(connection, name, parameters, limit)
+
+
+def namespaces(
+    connection: Connection,
+    prefix: TrackNamespace = (),
+    parameters: Parameters = NO_PARAMETERS,
+    *,
+    limit: int = BUFFER_OCTETS,
+) -> Namespaces:
+    """Ask which namespaces the peer knows under ``prefix``: pairs (Change, namespace).
+
+    At most ``limit`` octets wait to be read. Raises Misuse, SessionClosed.
+    """
+    return Namespaces(connection, prefix, parameters, limit)
