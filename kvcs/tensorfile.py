@@ -29,6 +29,8 @@ _LENGTH: Final = struct.Struct("<Q")
 MAX_HEADER: Final = 16 << 20
 #: Commas and brackets: some eight a tensor.
 MAX_VALUES: Final = 1 << 20
+#: Dimensions of one tensor, as in numpy: the product of a million sizes takes hours to compute.
+MAX_DIMENSIONS: Final = 64
 #: Tensors start at multiples of this, as the safetensors library wants it.
 ALIGNMENT: Final = 8
 METADATA: Final = "__metadata__"
@@ -164,6 +166,10 @@ class TensorFile:
         if not (_counts(shape) and _counts(offsets) and len(offsets) == 2):
             raise self._refuse(
                 f"tensor {name!r}: shape and data_offsets must be whole numbers >= 0"
+            )
+        if len(shape) > MAX_DIMENSIONS:
+            raise self._refuse(
+                f"tensor {name!r} has {len(shape)} dimensions: at most {MAX_DIMENSIONS} are read"
             )
         spec = TensorSpec(dtype, tuple(shape))
         begin, end = offsets

@@ -128,6 +128,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "shape text": (octets(_changed("a", shape="23")), "whole numbers"),
     "shape huge": (octets(_changed("a", shape=[1 << 63])), "whole numbers"),
     "shape overflow": (octets(_changed("a", shape=[1 << 62, 1 << 62])), "12 octets from 0 to 12"),
+    "dimensions": (octets(_changed("a", shape=[1 << 62] * 300)), "300 dimensions: at most 64"),
     "shape wrong": (octets(_changed("a", shape=[2, 2])), "BF16 of shape .* takes 8"),
     "offsets one": (octets(_changed("a", data_offsets=[12])), "whole numbers"),
     "offsets negative": (octets(_changed("a", data_offsets=[-12, 0])), "whole numbers"),
