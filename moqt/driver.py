@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from moqt.codec.messages import RequestOk
     from moqt.codec.properties import SetupOptions
+    from moqt.counters import Counters
     from moqt.model import FullTrackName, TrackNamespace
     from moqt.session.config import SessionConfig
     from moqt.session.fetches import OutgoingFetch
@@ -144,6 +145,11 @@ class Connection:
     def may_request(self) -> bool:
         """True while new requests make sense: the session is open, and the peer sent no GOAWAY."""
         return self.is_open and self._session.may_request
+
+    @property
+    def counters(self) -> Counters:
+        """What has passed in this session so far, a copy."""
+        return self._session.counters()
 
     def when_closed(self, callback: Callable[[], None]) -> None:
         """Call back once the session has ended."""

@@ -195,6 +195,8 @@ class SubgroupReader(RecordReader):
         if properties:
             check_object_properties(properties, Location(self._group, number))
         self._next = number + 1
+        self._begun += 1
+        self._promised += length
         self._sink.begin(
             ObjectHead(
                 self._group, self._subgroup, number, self._priority, length, status, properties
@@ -260,6 +262,8 @@ class FetchReader(RecordReader):
         self._priority = priority
         if subgroup is not None:
             self._subgroup = subgroup
+        self._begun += 1
+        self._promised += length
         self._sink.begin(ObjectHead(group, subgroup, number, priority, length, _NORMAL, properties))
         if not length:
             self._sink.end()

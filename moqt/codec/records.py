@@ -33,7 +33,7 @@ class RecordReader(ABC):
     ``limits.properties`` octets.
     """
 
-    __slots__ = ("_held", "_left", "_limits", "_need", "_sink")
+    __slots__ = ("_begun", "_held", "_left", "_limits", "_need", "_promised", "_sink")
 
     def __init__(self, sink: ObjectSink, limits: ReadLimits) -> None:
         self._sink = sink
@@ -41,6 +41,13 @@ class RecordReader(ABC):
         self._left = 0
         self._held = bytearray()
         self._need = 0
+        self._begun = 0
+        self._promised = 0
+
+    @property
+    def tally(self) -> tuple[int, int]:
+        """Objects begun, octets of their payload that have come."""
+        return self._begun, self._promised - self._left
 
     def feed(self, view: BytesLike, fin: bool = False) -> None:
         """The next octets. ProtocolViolation, or MalformedTrack, ends the stream for the reader.

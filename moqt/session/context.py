@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moqt.codec.profile import LATEST, Profile
 from moqt.codec.properties import SetupOptions
+from moqt.counters import Counted, Counters
 from moqt.session.request_ids import RequestIds
 from moqt.session.routes import IncomingStreams
 from moqt.session.timers import Timers
@@ -66,7 +67,9 @@ class Context:
         config: SessionConfig,
         profile: Profile = LATEST,
     ) -> None:
-        self.transport = transport
+        #: What has passed; complete but for the streams that still run.
+        self.counters = Counters()
+        self.transport: TransportSession = Counted(transport, self.counters)
         self.handler = handler
         self.config = config
         self.profile = profile
@@ -144,6 +147,14 @@ class Context:
         self._held.clear()
         self._held_octets = 0
         return owners
+
+    def counted(self) -> Counters:
+        """A copy of ``counters``, running streams included."""
+        found = Counters(streams_open=len(self.owners))
+        found.add(self.counters)
+        for tally in self.streams.tallies():
+            found.received.carried(*tally)
+        return found
 
     # -- time ------------------------------------------------------------------------------------
 

@@ -54,7 +54,9 @@ class PeerControl:
     def data(self, view: BytesLike, fin: bool) -> None:
         """Whole messages, in order."""
         for kind, body in self._splitter.feed(view):
-            self._message(m.decode_message(self._context.profile, kind, body, None))
+            message = m.decode_message(self._context.profile, kind, body, None)
+            self._context.counters.received.message(message)
+            self._message(message)
         if fin:
             raise ProtocolViolation("the control stream was closed")
 

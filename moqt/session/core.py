@@ -8,6 +8,7 @@ from moqt.codec import messages as m
 from moqt.codec.datagram import decode_datagram
 from moqt.codec.profile import LATEST, Profile
 from moqt.codec.properties import SetupOptions
+from moqt.counters import code_name
 from moqt.errors import (
     MalformedTrack,
     Misuse,
@@ -63,7 +64,9 @@ class Session:
         profile: Profile = LATEST,
     ) -> None:
         self._context = Context(transport, handler, config, profile)
-        self._transport = transport
+        self._transport = self._context.transport
+        #: What has passed so far: a copy, running streams included.
+        self.counters = self._context.counted
         self._phase = Phase.CONNECTING
         self._over = False
         self._control: int | None = None
@@ -93,7 +96,9 @@ class Session:
         stream = self._transport.open(SendOrder(Tier.CONTROL), unidirectional=True)
         self._control = stream
         context.adopt(stream, OwnControl())
-        self._transport.write(stream, m.encode_message(m.Setup(options), context.profile))
+        setup = m.Setup(options)
+        self._transport.write(stream, m.encode_message(setup, context.profile))
+        context.counters.sent.message(setup)
         self._setup_timer = context.call_later(config.setup_timeout, self._setup_overdue)
 
     def stream_opened(self, now: float, stream: int, unidirectional: bool) -> None:
@@ -102,6 +107,7 @@ class Session:
         context.now = now
         if self._phase is Phase.CLOSED:
             return
+        context.counters.received.streams += 1
         if unidirectional:
             context.adopt(stream, DataStream(context, stream, self._control_opened))
         else:
@@ -125,14 +131,18 @@ class Session:
         self._context.now = now
         owner = self._context.owners.get(stream)
         if owner is not None:
-            self._guard(owner.reset, stream_code(code))
+            known = stream_code(code)
+            self._context.counters.received.resets[code_name(known)] += 1
+            self._guard(owner.reset, known)
 
     def stop_sending(self, now: float, stream: int, code: int) -> None:
         """STOP_SENDING of the peer."""
         self._context.now = now
         owner = self._context.owners.get(stream)
         if owner is not None:
-            self._guard(owner.stop, stream_code(code))
+            known = stream_code(code)
+            self._context.counters.received.stops[code_name(known)] += 1
+            self._guard(owner.stop, known)
 
     def stream_sent(self, now: float, stream: int) -> None:
         """Our FIN has been handed down."""
@@ -246,9 +256,11 @@ class Session:
         if self._goaway_sent:
             raise Misuse("a session sends one GOAWAY on its control stream (§9.2)")
         check_own_goaway(uri, is_client=self._transport.is_client)
-        octets = m.encode_message(m.Goaway(uri, timeout), self._context.profile)
+        message = m.Goaway(uri, timeout)
+        octets = m.encode_message(message, self._context.profile)
         self._goaway_sent = True
         self._transport.write(self._control, octets)
+        self._context.counters.sent.message(message)
         if timeout:
             self._context.call_after_tick(timeout / 1000, self._goaway_overdue)
 
@@ -300,6 +312,7 @@ class Session:
         found = decode_datagram(data, context.profile)
         if found is None:
             return
+        context.counters.received.datagram(found.head.length)
         subscription = context.streams.subscription(found.track_alias, found.head.group)
         if subscription is None:
             return

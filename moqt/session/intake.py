@@ -142,6 +142,7 @@ class Intake:
     def _hand_over(self, found: list[tuple[int, bytes]], fin: bool) -> None:
         context = self._context
         first = m.decode_message(context.profile, *found[0], None)
+        context.counters.received.message(first)
         opener = OPENERS.get(type(first))
         if opener is None:
             raise ProtocolViolation(f"{type(first).__name__} opens a request stream")

@@ -72,7 +72,9 @@ class PublisherHalf(RequestStream):
     def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
         """One datagram object, dropped when it does not pass or does not fit (draft-22 §11.2)."""
         if self.state is Request.ESTABLISHED and self.passes(head):
-            self.session.transport.send_datagram(encode_datagram(self.track_alias, head, payload))
+            octets = encode_datagram(self.track_alias, head, payload)
+            if self.session.transport.send_datagram(octets):
+                self.session.counters.sent.datagram(head.length)
 
     def done(self, code: DoneCode, reason: str = "") -> None:
         """PUBLISH_DONE, as soon as every stream of the subscription is closed (draft-22 §9.9)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moqt.codec.data import FetchEncoder, FetchHeader, encode_fetch_header
+from moqt.counters import code_name
 from moqt.model import Gap, GroupOrder, LocationRange, TrackSource
 from moqt.session.order import FILL, rank
 from transport.api import Chunk, SendOrder, Tier
@@ -103,6 +104,7 @@ class RangeStream:
     def _chunks(self, delivery: Delivery) -> ChunkSource:
         source, within, order, filters = delivery
         encoder = FetchEncoder(order)
+        sent = self._session.counters.sent
         header = encode_fetch_header(FetchHeader(self._request_id), self._session.profile)
         try:
             for item in source.objects(within, order, self._wake):
@@ -114,9 +116,11 @@ class RangeStream:
                 elif filters.admit(item.head):
                     head = item.head
                     views = (header + encoder.head(head), *item.payload)
+                    sent.carried(1, head.length)
                     yield Chunk(views, self._moved(head.priority, head.group))
                     header = b""
-        except StreamAbort:
+        except StreamAbort as abort:
+            sent.resets[code_name(abort.code)] += 1
             if header:  # the peer must learn which fill has failed (draft-22 §3.4.1)
                 yield Chunk((header,))
             self._end(counted=True)

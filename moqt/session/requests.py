@@ -130,6 +130,7 @@ class RequestStream:
         octets = m.encode_message(message, self.session.profile)
         if self._sending:
             self.session.transport.write(self.stream, octets)
+            self.session.counters.sent.message(message)
         if fin:
             self.finish()
 
@@ -192,6 +193,7 @@ class RequestStream:
             self.scope,
             answers_update=self.state is not Request.PENDING,
         )
+        self.session.counters.received.message(message)
         if isinstance(message, m.Goaway):
             self._goaway(message)
             return
@@ -229,12 +231,14 @@ class OutgoingRequest(RequestStream):
     """A request of ours: opened by its first message."""
 
     def __init__(self, session: Context, opening: Callable[[int], Message]) -> None:
-        octets = m.encode_message(opening(session.ids.upcoming), session.profile)
+        message = opening(session.ids.upcoming)
+        octets = m.encode_message(message, session.profile)
         super().__init__(session, session.open_request())
         self.request_id = session.ids.allocate()
         self._grace: Timer | None = None
         session.adopt(self.stream, self)
         session.transport.write(self.stream, octets)
+        session.counters.sent.message(message)
 
     def data(self, view: BytesLike, fin: bool) -> None:
         """Octets of the peer's direction; an answer that overtook SETUP is held."""

@@ -10,7 +10,7 @@ from moqt.session.state import Request
 from moqt.session.streams import DataStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from moqt.model import FullTrackName
     from moqt.session.context import Context
@@ -135,6 +135,11 @@ class IncomingStreams:
             stream = self._context.owners.get(handle)
             if isinstance(stream, DataStream):
                 stream.abandon(code)
+
+    def tallies(self) -> Iterator[tuple[int, int]]:
+        """Objects begun and octets of payload, of each stream that runs."""
+        owners = self._context.owners.values()
+        return (one.tally for one in owners if isinstance(one, DataStream))
 
     def heard(self, streams: Iterable[int]) -> float:
         """When the last octets of any of these came."""

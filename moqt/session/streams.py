@@ -103,9 +103,15 @@ class DataStream:
 
     def closed(self, error: SessionClosed) -> None:
         """The session is gone: what was begun is lost."""
+        self._count()
         self._abort_sink(-1)
 
     # -- from its owner and from the routes ------------------------------------------------------
+
+    @property
+    def tally(self) -> tuple[int, int]:
+        """Objects begun, octets of their payload that have come."""
+        return (0, 0) if self._reader is None else self._reader.tally
 
     @property
     def waiting(self) -> int:
@@ -125,7 +131,7 @@ class DataStream:
         self._context.streams.leave(self)
         self._held.clear()
         self._owner = None
-        self._reader = None
+        self._count()
         self._dropped = code
         if not self._feeding:
             self._abort_sink(code)
@@ -257,9 +263,15 @@ class DataStream:
         if sink is not None:
             sink.abort(code)
 
+    def _count(self) -> None:
+        """Nothing more is read."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            self._context.counters.received.carried(*reader.tally)
+
     def _over(self, code: int | None) -> None:
         self._sink = None
-        self._reader = None
+        self._count()
         self._context.forget(self.handle)
         owner, self._owner = self._owner, None
         if owner is not None:

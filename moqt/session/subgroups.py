@@ -159,6 +159,7 @@ class SubgroupStream:
     def _chunks(self, stream: int) -> ChunkSource:
         items = self._items
         encoder: SubgroupEncoder | None = None
+        sent = self._subscription.session.counters.sent
         skipping = False
         while True:
             if not items:
@@ -181,12 +182,14 @@ class SubgroupStream:
                 views: list[BytesLike] = [prefix + encoder.head(item)]
                 while items and not isinstance(items[0], ObjectHead):
                     views.append(items.popleft())  # type: ignore[arg-type]
+                sent.carried(1, item.length)
                 yield Chunk(tuple(views))
             elif not skipping:
                 yield Chunk((item,))
         if not self._begun or self._incomplete:
             self._over = True
             self._close(stream, counted=self._begun)
+            sent.resets[StreamCode.CANCELLED.name] += 1
             raise StreamAbort(StreamCode.CANCELLED)
 
     @property
