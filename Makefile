@@ -11,7 +11,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt fmt-check lint types imports test exactly-once cover bench conformance all clean
+.PHONY: help setup demo fmt fmt-check lint types imports test exactly-once fuzz soak mutate cover bench conformance all clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb what; do \
@@ -43,6 +43,16 @@ test: $(DEV_STAMP) ## all tests; make test ARGS="-k fetch" runs some
 
 exactly-once: $(DEV_STAMP) ## the exactly-once property in full: 2,000 seeds, some minutes
 	KVCS_SEEDS=2000 $(BIN)/pytest tests/kvcs/test_exactly_once.py $(ARGS)
+
+fuzz: $(DEV_STAMP) ## fuzzing guided by coverage; make fuzz SECONDS=3600
+	@$(PIP) install 'atheris>=3,<4'
+	$(PY) -m tests.fuzz.run --seconds $(or $(SECONDS),300) $(ARGS)
+
+soak: $(DEV_STAMP) ## thousands of sessions and streams over real sockets: does memory stay flat?
+	$(PY) -m tests.soak.run $(ARGS)
+
+mutate: $(DEV_STAMP) ## break a sample of rules in a copy of the tree: does a test notice?
+	$(PY) -m tests.conformance.mutate $(ARGS)
 
 cover: $(DEV_STAMP) ## all tests, with branch coverage
 	$(BIN)/pytest --cov --cov-report=term $(ARGS)

@@ -1,4 +1,4 @@
-"""Fuzz targets of the two codecs. Contract: the documented exceptions, and what is read can be said.
+"""Fuzz targets of the codecs. Contract: only documented exceptions; what is read can be said.
 
 Each target takes any octets. It returns when the contract holds and raises when it does not.
 """
@@ -215,7 +215,19 @@ def properties(data: bytes) -> None:
 ODD: tuple[Any, ...] = (
     *(None, True, 0, -1, 1, 2, 3, 1 << 31, (1 << 63) - 1, 1 << 64, 10**400, 0.5, 1e300, "", "0"),
     *("k.raw.s0", "v.raw.s1", "kv.raw.s0", "\ud800", "\0", "é", "ab" * 32, "A" * 64, "U8", "F64"),
-    *([], {}, [0], [[]], [0, 4], [1 << 62] * 300, [{}], {"": 0}, {"segment": 0}, [-1], [[[[[[]]]]]]),
+    *(
+        [],
+        {},
+        [0],
+        [[]],
+        [0, 4],
+        [1 << 62] * 300,
+        [{}],
+        {"": 0},
+        {"segment": 0},
+        [-1],
+        [[[[[[]]]]]],
+    ),
 )
 
 
@@ -289,8 +301,7 @@ def manifest_json(data: bytes) -> None:
     """A manifest: ManifestRejected, or one that is the same after a second reading."""
     try:
         found = manifest.decode(_json(data, MANIFEST))
-    except ManifestRejected as rejected:
-        assert len(str(rejected)) < 2000
+    except ManifestRejected:
         return
     again = manifest.decode(manifest.encode(found))
     assert again == found
@@ -330,8 +341,7 @@ def safetensors(data: bytes) -> None:
             with TensorFile(SCRATCH) as file:
                 for name, spec in file.tensors.items():
                     assert len(file.view(name)) == spec.octets
-        except InvalidInput as refused:
-            assert len(str(refused)) < 2000 + 4 * len(octets)
+        except InvalidInput:
             continue
         finally:
             SCRATCH.unlink()
@@ -339,7 +349,6 @@ def safetensors(data: bytes) -> None:
         with contextlib.suppress(InvalidInput):
             KvCacheFile(SCRATCH)
         SCRATCH.unlink()
-
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

@@ -89,7 +89,7 @@ def fuzz(name: str, seconds: int, work: Path) -> None:
     kept = work / name
     kept.mkdir(parents=True, exist_ok=True)
     for octets in corpus(name):
-        (kept / hashlib.sha1(octets).hexdigest()).write_bytes(octets)  # noqa: S324 - a name
+        (kept / hashlib.sha1(octets).hexdigest()).write_bytes(octets)
     options = [*LIMITS, f"-max_total_time={seconds}", f"-artifact_prefix={work}/{name}-"]
     atheris.Setup([sys.argv[0], *options, str(kept)], Harness(name, target, work))
     atheris.Fuzz()
@@ -122,8 +122,13 @@ def turns(seconds: int, work: Path, chosen: list[str]) -> dict[str, Any]:
         for what in had:
             had[what] += found.get(what, 0)
         (work / "total.json").write_text(json.dumps(total, indent=1))
-        print(f"{name}: {found}", "" if done.returncode == 0 else f"EXIT {done.returncode}", flush=True)
+        _tell(f"{name}: {found}" + (f" EXIT {done.returncode}" if done.returncode else ""))
     return total
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -139,13 +144,13 @@ def main() -> int:
         fuzz(options.only[0], options.turn, options.work)
     os.environ.setdefault("PYTHONPATH", ".")
     total = turns(options.seconds, options.work, options.only or names())
-    print(f"{'target':12} {'executions':>12} {'octets/s':>10} {'seconds':>8}")
+    _tell(f"{'target':12} {'executions':>12} {'octets/s':>10} {'seconds':>8}")
     for name, figures in sorted(total.items()):
         speed = figures["octets"] / max(figures["seconds"], 1)
-        print(f"{name:12} {figures['executions']:12} {speed:10.0f} {figures['seconds']:8.0f}")
+        _tell(f"{name:12} {figures['executions']:12} {speed:10.0f} {figures['seconds']:8.0f}")
     crashes = [*options.work.glob("found/*.bin"), *options.work.glob("*-crash-*")]
     crashes += [*options.work.glob("*-timeout-*"), *options.work.glob("*-oom-*")]
-    print(f"findings: {len(crashes)}", *crashes, sep="\n  ")
+    _tell("\n  ".join((f"findings: {len(crashes)}", *map(str, crashes))))
     return bool(crashes)
 
 

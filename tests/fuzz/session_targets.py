@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from moqt.codec import messages as m
 from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.codec.profile import LATEST
 from moqt.codec.properties import SetupOptions
@@ -93,8 +92,10 @@ class Peer:
 
     def step(self) -> None:
         """One thing that a peer, or time, can do."""
-        acts = (self.request, self.request, self.data, self.data, self.more, self.more, self.fin,
-                self.reset, self.stop, self.datagram, self.pull, self.time, self.publish)  # fmt: skip
+        acts = (
+            *(self.request, self.request, self.data, self.data, self.more, self.more, self.fin),
+            *(self.reset, self.stop, self.datagram, self.pull, self.time, self.publish),
+        )
         acts[self.supply.below(len(acts))]()
 
     def message(self) -> bytes:
