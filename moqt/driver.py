@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.errors import MoqtError, SessionClosed, SessionCode
+from moqt.model import GroupOrder
 from moqt.session.core import Session
 
 if TYPE_CHECKING:
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     from moqt.codec.messages import RequestOk
     from moqt.codec.properties import SetupOptions
     from moqt.counters import Counters
-    from moqt.model import FullTrackName, TrackNamespace
+    from moqt.model import FullTrackName, TrackNamespace, TrackSource
     from moqt.session.config import SessionConfig
     from moqt.session.fetches import OutgoingFetch
     from moqt.session.namespaces import OutgoingPublishNamespace, OutgoingSubscribeNamespace
     from moqt.session.ports import NamespaceListener, RequestHandler, TrackReceiver
+    from moqt.session.publishing import OutgoingPublish
     from moqt.session.subscriptions import OutgoingSubscribe
     from transport.api import BytesLike, PeerInfo, TransportSession
 
@@ -223,6 +225,16 @@ class Connection:
         if isinstance(result, MoqtError):
             raise result
         return result
+
+    def publish(
+        self,
+        source: TrackSource,
+        answer: Callable[[MoqtError | None], None],
+        parameters: Parameters = NO_PARAMETERS,
+        order: GroupOrder = GroupOrder.ASCENDING,
+    ) -> OutgoingPublish:
+        """PUBLISH; whoever holds the source feeds the handle. ``Catalog.publish`` does both."""
+        return self._session.publish(source, parameters, order, answer)
 
     def publish_namespace(
         self,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moqt.codec.fields import check_name
+from moqt.codec.params import NO_PARAMETERS
 from moqt.errors import (
     Misuse,
     MoqtError,
@@ -13,23 +14,28 @@ from moqt.errors import (
     RequestFailed,
     RequestRefused,
 )
-from moqt.model import (
-    FullTrackName,
-)
 from moqt.session.checks import check_own_namespace
 from moqt.session.ports import Unserved
-from moqt.track import SubgroupWriter as SubgroupWriter
-from moqt.track import Track as Track
+from moqt.track import SubgroupWriter, Track
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moqt.codec.params import Parameters
     from moqt.driver import Connection
-    from moqt.model import TrackNamespace
+    from moqt.model import FullTrackName, TrackNamespace
     from moqt.session.fetches import IncomingFetch
     from moqt.session.namespaces import IncomingSubscribeNamespace, OutgoingPublishNamespace
     from moqt.session.publications import IncomingSubscribe
+    from moqt.session.publishing import OutgoingPublish
     from moqt.session.status import IncomingTrackStatus
+
+
+def _unheard(_: MoqtError | None) -> None:
+    """Nobody waits for the answer."""
+
+
+__all__ = ["Catalog", "CatalogHandler", "ServingLimits", "SubgroupWriter", "Track"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,21 @@ class Catalog:
     def leave(self) -> None:
         """Begin nothing new: what is being served can then be served to its end."""
         self._leaving = True
+
+    def publish(
+        self,
+        track: Track,
+        connection: Connection,
+        parameters: Parameters = NO_PARAMETERS,
+        answer: Callable[[MoqtError | None], None] = _unheard,
+    ) -> OutgoingPublish:
+        """Offer ``track`` on ``connection`` by PUBLISH; live at once unless ``forward`` is False.
+
+        ``answer`` hears None when the peer accepts, else the error (draft-22 §9.8).
+        """
+        request = connection.publish(track, answer, parameters, track.order)
+        track.offer(request)
+        return request
 
     def announce(self, namespace: TrackNamespace) -> None:
         """Tell everyone who asked, and every connection in ``announce_on``.

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from moqt.model import Gap, ObjectSink
-    from moqt.session.publications import IncomingSubscribe
+    from moqt.session.publications import IncomingSubscribe, PublisherHalf
+    from moqt.session.publishing import OutgoingPublish
     from transport.api import BytesLike
 
 _NO_PROPERTIES: Final = TrackProperties()
@@ -57,7 +58,11 @@ class Track:
         self._final: Location | None = None
         self._done: tuple[DoneCode, str] | None = None
         self._discarded = False
-        self._subscriptions: set[IncomingSubscribe] = set()
+        self._subscriptions: set[PublisherHalf] = set()
+        self._dynamic_groups = properties.dynamic_groups
+        #: Of a track with dynamic groups: a subscriber wants a new group, soon; the value is 0 or
+        #: its largest known group plus one (draft-22 §3.5.1).
+        self.on_new_group: Callable[[int], None] | None = None
         self._writers: set[SubgroupWriter] = set()
 
     # -- TrackSource -----------------------------------------------------------------------------
@@ -161,10 +166,39 @@ class Track:
 
     # -- serving ---------------------------------------------------------------------------------
 
+    @property
+    def order(self) -> GroupOrder:
+        """DEFAULT_PUBLISHER_GROUP_ORDER."""
+        return self._order
+
     def attach(self, request: IncomingSubscribe) -> None:
         """Accept a SUBSCRIBE; everything after Largest Object goes to it live."""
-        request.on_end = lambda: self._detach(request)
+        self._listen(request)
         request.accept(self, self._order)
+        self._serve(request)
+
+    def offer(self, request: OutgoingPublish) -> None:
+        """Serve a PUBLISH of this track."""
+        self._listen(request)
+        self._serve(request)
+
+    def notify(self) -> None:
+        """Tell every subscriber how far the track has come (draft-22 §9.10)."""
+        for request in tuple(self._subscriptions):
+            request.notify()
+
+    def _listen(self, request: PublisherHalf) -> None:
+        request.on_end = lambda: self._detach(request)
+        if self._dynamic_groups:
+            request.on_new_group = self._new_group
+
+    def _new_group(self, wanted: int) -> None:
+        """Only what the subscriber does not have yet is a request (draft-22 §3.5.1)."""
+        current = -1 if self._largest is None else self._largest.group
+        if self.on_new_group is not None and (not wanted or wanted > current):
+            self.on_new_group(wanted)
+
+    def _serve(self, request: PublisherHalf) -> None:
         if not request.active:
             return
         self._subscriptions.add(request)
@@ -173,7 +207,7 @@ class Track:
         if self._done is not None:
             request.done(*self._done)
 
-    def _detach(self, request: IncomingSubscribe) -> None:
+    def _detach(self, request: PublisherHalf) -> None:
         self._subscriptions.discard(request)
         for writer in self._writers:
             writer.leave(request)
@@ -243,7 +277,7 @@ class SubgroupWriter:
         self._subgroup = subgroup
         self._priority = priority
         self._has_properties = has_properties
-        self._sinks: dict[IncomingSubscribe, ObjectSink] = {}
+        self._sinks: dict[PublisherHalf, ObjectSink] = {}
         self._last = -1
         self._over = False
 
@@ -291,7 +325,7 @@ class SubgroupWriter:
             for sink in self._close():
                 sink.abort(code)
 
-    def join(self, request: IncomingSubscribe) -> None:
+    def join(self, request: PublisherHalf) -> None:
         """A subscription takes part from the next object on."""
         head = SubgroupHead(
             self._group,
@@ -303,7 +337,7 @@ class SubgroupWriter:
         after = None if self._last < 0 else Location(self._group, self._last)
         self._sinks[request] = request.subgroup(head, after)
 
-    def leave(self, request: IncomingSubscribe) -> None:
+    def leave(self, request: PublisherHalf) -> None:
         """A subscription is over."""
         self._sinks.pop(request, None)
 

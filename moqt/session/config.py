@@ -43,5 +43,8 @@ class SessionConfig:
     stop_grace: float = 1.0
     #: Octets of the namespaces one SUBSCRIBE_NAMESPACE of ours may bring; 64 more count for each.
     namespace_octets: int = 8 << 20
+    #: Seconds (EXPIRES) that what we grant lives unless its peer extends it by REQUEST_UPDATE; 0 is
+    #: for ever (draft-22 §9.20.16).
+    lifetime: float = 0.0
     #: Retry interval, in milliseconds, sent with EXCESSIVE_LOAD.
     retry_interval: int = 1000

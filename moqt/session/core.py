@@ -30,6 +30,7 @@ from moqt.session.control import OwnControl, PeerControl
 from moqt.session.fetches import OutgoingFetch
 from moqt.session.intake import Intake
 from moqt.session.namespaces import OutgoingPublishNamespace, OutgoingSubscribeNamespace
+from moqt.session.publishing import OutgoingPublish
 from moqt.session.requests import RequestStream
 from moqt.session.state import Phase, Request
 from moqt.session.status import OutgoingTrackStatus
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from moqt.codec.params import Parameters
     from moqt.errors import MoqtError
-    from moqt.model import FullTrackName, TrackNamespace
+    from moqt.model import FullTrackName, GroupOrder, TrackNamespace, TrackSource
     from moqt.session.config import SessionConfig
     from moqt.session.ports import NamespaceListener, RequestHandler, TrackReceiver
     from moqt.session.timers import Timer
@@ -228,6 +229,17 @@ class Session:
         """TRACK_STATUS (draft-22 §9.13)."""
         self._check_request(name.namespace, parameters)
         return OutgoingTrackStatus(self._context, name, parameters, answer)
+
+    def publish(
+        self,
+        source: TrackSource,
+        parameters: Parameters,
+        order: GroupOrder,
+        answer: Callable[[MoqtError | None], None],
+    ) -> OutgoingPublish:
+        """PUBLISH (draft-22 §9.8); ``order`` is the track's DEFAULT_PUBLISHER_GROUP_ORDER."""
+        self._check_request(source.name.namespace, parameters)
+        return OutgoingPublish(self._context, source, parameters, order, answer)
 
     def publish_namespace(
         self,

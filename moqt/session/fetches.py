@@ -179,13 +179,13 @@ class IncomingFetch(IncomingRequest):
             return False, end
         return False, max(source.last_within(within) or within.start, within.start)
 
-    def update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
+    def updated(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
         """Only the priority can change; a failure resets the data (draft-22 §9.5)."""
         priority = message.parameters.subscriber_priority
         if refusal is None and priority is not None and self._out is not None:
             self._out.reprioritise(priority)
         out = self._out
-        super().update(message, refusal)
+        super().updated(message, refusal)
         if refusal is not None and out is not None:
             out.cancel(StreamCode.CANCELLED)
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
 from moqt.codec import messages as m
 from moqt.codec.control import MessageSplitter
 from moqt.codec.params import Scope
-from moqt.codec.properties import TrackProperties
 from moqt.errors import (
-    MalformedTrack,
     ProtocolViolation,
     RequestCode,
     RequestRefused,
@@ -19,10 +17,10 @@ from moqt.session.checks import RESERVED_FIELDS, check_parameters
 from moqt.session.fetches import IncomingFetch
 from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
 from moqt.session.publications import IncomingSubscribe
-from moqt.session.requests import IncomingRequest
-from moqt.session.state import REFUSED_PUBLISH, RESPONDER
+from moqt.session.publishing import IncomingPublish
+from moqt.session.requests import IncomingRequest, Opening
+from moqt.session.state import RESPONDER
 from moqt.session.status import IncomingTrackStatus
-from moqt.session.track_requests import not_understood
 
 if TYPE_CHECKING:
     from moqt.errors import SessionClosed
@@ -30,39 +28,6 @@ if TYPE_CHECKING:
     from moqt.session.context import Context
     from moqt.session.state import Table
     from transport.api import BytesLike
-
-Opening: TypeAlias = (
-    m.Subscribe
-    | m.Fetch
-    | m.TrackStatus
-    | m.PublishNamespace
-    | m.SubscribeNamespace
-    | m.Publish
-    | m.SubscribeTracks
-)
-
-
-class RefusedPublish(IncomingRequest):
-    """PUBLISH: answered, never with silence (draft-22 §1.6); its data streams are stopped."""
-
-    table: ClassVar[Table] = REFUSED_PUBLISH
-    scope: ClassVar[Scope | None] = Scope.PUBLISH
-
-    def start(self, message: m.Publish) -> None:
-        """Refuse; an unknown mandatory property has a code of its own (draft-22 §3.7)."""
-        self.session.streams.refused(message.track_alias, message.name)
-        try:
-            unknown = TrackProperties.decode(message.properties).unknown_mandatory
-        except MalformedTrack as fault:
-            self.refuse(RequestCode.MALFORMED_TRACK, str(fault))
-            return
-        if unknown:
-            self.refuse(RequestCode.UNSUPPORTED_EXTENSION, not_understood(unknown))
-        else:
-            self.refuse(RequestCode.NOT_SUPPORTED, "PUBLISH is not served here")
-
-    def ignore(self, message: m.PublishDone | m.PublishStateNotify) -> None:
-        """Said before the refusal was heard."""
 
 
 class RefusedSubscribeTracks(IncomingRequest):
@@ -82,7 +47,7 @@ _Role: TypeAlias = (
     | type[IncomingTrackStatus]
     | type[IncomingPublishNamespace]
     | type[IncomingSubscribeNamespace]
-    | type[RefusedPublish]
+    | type[IncomingPublish]
     | type[RefusedSubscribeTracks]
 )
 
@@ -93,7 +58,7 @@ OPENERS: Final[dict[type, _Role]] = {
     m.TrackStatus: IncomingTrackStatus,
     m.PublishNamespace: IncomingPublishNamespace,
     m.SubscribeNamespace: IncomingSubscribeNamespace,
-    m.Publish: RefusedPublish,
+    m.Publish: IncomingPublish,
     m.SubscribeTracks: RefusedSubscribeTracks,
 }
 
@@ -150,8 +115,7 @@ class Intake:
         context.ids.take(message.request_id)
         role = opener(context, self._stream)
         role.take_over(self._splitter)
-        role.request_id = message.request_id
-        role.parameters = message.parameters
+        role.take_in(message)
         context.adopt(self._stream, role)
         if len(context.peer_requests) > context.config.max_peer_requests:
             config = context.config

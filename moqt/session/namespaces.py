@@ -205,13 +205,13 @@ class IncomingSubscribeNamespace(IncomingRequest):
         """True when ``namespace`` lies under the prefix."""
         return namespace[: len(self.prefix)] == self.prefix
 
-    def update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
+    def updated(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
         """A changed prefix is not served yet; anything else needs no action."""
         if refusal is None and message.parameters.track_namespace_prefix is not None:
             refusal = RequestRefused(
                 RequestCode.NOT_SUPPORTED, "the prefix of this request cannot be changed"
             )
-        super().update(message, refusal)
+        super().updated(message, refusal)
 
     def ended(self) -> None:
         """Free the prefix and tell the application."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from moqt.session.fetches import IncomingFetch
     from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
     from moqt.session.publications import IncomingSubscribe
+    from moqt.session.publishing import IncomingPublish
     from moqt.session.status import IncomingTrackStatus
     from transport.api import BytesLike
 
@@ -49,6 +50,10 @@ class RequestHandler(Protocol):
         """SUBSCRIBE_NAMESPACE."""
         ...
 
+    def on_publish(self, request: IncomingPublish) -> None:
+        """PUBLISH that no SUBSCRIBE_TRACKS of ours asked for."""
+        ...
+
     def on_goaway(self, uri: str, timeout: int) -> None:
         """GOAWAY on the control stream; ``timeout`` in ms, 0 when none is stated."""
         ...
@@ -83,6 +88,10 @@ class Unserved:
     def on_subscribe_namespace(self, request: IncomingSubscribeNamespace) -> None:
         """Refuse."""
         raise RequestRefused(RequestCode.NOT_SUPPORTED, "this endpoint publishes nothing")
+
+    def on_publish(self, request: IncomingPublish) -> None:
+        """Refuse."""
+        raise RequestRefused(RequestCode.UNINTERESTED, "this endpoint takes what it asks for")
 
     def on_goaway(self, uri: str, timeout: int) -> None:
         """Nothing to move."""

@@ -12,6 +12,7 @@ from moqt.model import GroupOrder
 from moqt.session.checks import check_spans
 from moqt.session.fetches import WHOLE_TRACK
 from moqt.session.filters import RangeFilters
+from moqt.session.lifetimes import Lifetime
 from moqt.session.ranges import Delivery, Place, RangeStream
 from moqt.session.requests import IncomingRequest, RequestStream
 from moqt.session.state import RESPONDER, Request
@@ -43,8 +44,9 @@ class PublisherHalf(RequestStream):
     name: FullTrackName
     parameters: Parameters
 
-    def prepare(self) -> None:
+    def prepare(self, session: Context) -> None:
         """Nothing is served yet."""
+        self.lifetime = Lifetime(session, self._expired)
         self.track_alias = 0
         self.forward = True
         self.priority = 128
@@ -71,7 +73,7 @@ class PublisherHalf(RequestStream):
 
     def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
         """One datagram object, dropped when it does not pass or does not fit (draft-22 §11.2)."""
-        if self.state is Request.ESTABLISHED and self.passes(head):
+        if self.active and self.state is not Request.DRAINING and self.passes(head):
             octets = encode_datagram(self.track_alias, head, payload)
             if self.session.transport.send_datagram(octets):
                 self.session.counters.sent.datagram(head.length)
@@ -91,6 +93,11 @@ class PublisherHalf(RequestStream):
             self._abort_streams(StreamCode.INTERNAL_ERROR)
             self._done = code, reason
             self._check_drained()
+
+    def notify(self) -> None:
+        """PUBLISH_STATE_NOTIFY: how far the track has come (draft-22 §9.10)."""
+        if self.state is Request.ESTABLISHED and self._source is not None:
+            self.send(m.PublishStateNotify(Parameters(largest_object=self._source.largest)))
 
     def passes(self, head: ObjectHead) -> bool:
         """Not paused, and let through by every filter (draft-22 §3.3.3)."""
@@ -124,7 +131,8 @@ class PublisherHalf(RequestStream):
         largest = source.largest
         self.filters = filters
         self._apply(wanted, largest)
-        self.send(m.RequestOk(Parameters(largest_object=largest)))
+        granted = Parameters(expires=self.lifetime.grant(), largest_object=largest)
+        self.send(m.RequestOk(granted))
         self._fill(message.request_id, wanted, source, largest)
         self._ask_group(wanted)
 
@@ -187,6 +195,15 @@ class PublisherHalf(RequestStream):
         self.send(m.PublishDone(code, self._stream_count, reason))
         self.close()
 
+    def ended(self) -> None:
+        """Let the source go and tell the application."""
+        self._source = None
+        self.lifetime.cancel()
+        super().ended()
+
+    def _expired(self) -> None:
+        self.abort(DoneCode.EXPIRED, "not extended in time")
+
     def _ask_group(self, wanted: Parameters) -> None:
         """Pass NEW_GROUP_REQUEST on; a track without dynamic groups ignores it (§3.5.1)."""
         if wanted.new_group_request is not None and self.on_new_group is not None:
@@ -201,7 +218,7 @@ class IncomingSubscribe(PublisherHalf, IncomingRequest):
 
     def __init__(self, session: Context, stream: int) -> None:
         super().__init__(session, stream)
-        self.prepare()
+        self.prepare(session)
 
     def start(self, message: m.Subscribe) -> None:
         """Take the request in and ask the application."""
@@ -221,7 +238,8 @@ class IncomingSubscribe(PublisherHalf, IncomingRequest):
         largest = source.largest
         alias = self.session.allocate_alias()
         properties = b"" if wanted.include_properties is False else source.properties
-        self.send(m.SubscribeOk(alias, Parameters(largest_object=largest), properties))
+        granted = Parameters(expires=self.lifetime.grant(), largest_object=largest)
+        self.send(m.SubscribeOk(alias, granted, properties))
         self._source = source
         self.track_alias = alias
         self.state = Request.ESTABLISHED
@@ -232,7 +250,7 @@ class IncomingSubscribe(PublisherHalf, IncomingRequest):
         self._ask_group(wanted)
         self.answer_updates()
 
-    def update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
+    def updated(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
         """The subscriber changes what it wants."""
         self.apply_update(message, refusal)
 
@@ -240,8 +258,3 @@ class IncomingSubscribe(PublisherHalf, IncomingRequest):
         """The subscriber cancelled, or its session ended: reset everything of this subscription."""
         self._abort_streams(StreamCode.CANCELLED)
         self.ended()
-
-    def ended(self) -> None:
-        """Let the source go and tell the application."""
-        self._source = None
-        super().ended()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeAlias
 
 from moqt.codec import messages as m
 from moqt.codec.control import MessageSplitter
@@ -28,6 +28,17 @@ if TYPE_CHECKING:
     from moqt.session.context import Context
     from moqt.session.timers import Timer
     from transport.api import BytesLike
+
+#: What may open a request stream.
+Opening: TypeAlias = (
+    m.Subscribe
+    | m.Fetch
+    | m.TrackStatus
+    | m.PublishNamespace
+    | m.SubscribeNamespace
+    | m.Publish
+    | m.SubscribeTracks
+)
 
 _LIVE: Final = (Request.PENDING, Request.ESTABLISHED)
 
@@ -335,6 +346,11 @@ class IncomingRequest(RequestStream):
         """Go on with the splitter that found the first message."""
         self._splitter = splitter
 
+    def take_in(self, message: Opening) -> None:
+        """What every request says of itself."""
+        self.request_id = message.request_id
+        self.parameters = message.parameters
+
     def refuse(self, code: RequestCode, reason: str = "", retry_after: int | None = None) -> None:
         """REQUEST_ERROR and FIN; ``retry_after`` in ms, None: do not repeat (draft-22 §9.4)."""
         if self.state is Request.PENDING:
@@ -361,16 +377,16 @@ class IncomingRequest(RequestStream):
         if self.state is Request.PENDING:
             self._waiting.append((message, refusal))
         elif self.state is not Request.CLOSED:
-            self.update(message, refusal)
+            self.updated(message, refusal)
 
     def answer_updates(self) -> None:
         """The request is answered: now its updates, in order."""
         waiting, self._waiting = self._waiting, []
         for message, refusal in waiting:
             if self.state is not Request.CLOSED:
-                self.update(message, refusal)
+                self.updated(message, refusal)
 
-    def update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
+    def updated(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
         """Apply and answer; by default only authorization could change, which needs no action."""
         if refusal is None:
             self.send(m.RequestOk())

@@ -29,6 +29,7 @@ class IncomingStreams:
         self._aliases: dict[int, list[SubscriberHalf]] = {}
         self._retired: OrderedDict[int, None] = OrderedDict()
         self._unanswered: set[SubscriberHalf] = set()
+        self._offers: dict[int, set[SubscriberHalf]] = {}
         self._fetches: dict[int, TrackRequest] = {}
         self._orphans: dict[int, dict[DataStream, None]] = {}
         self._orphan_count = 0
@@ -41,9 +42,11 @@ class IncomingStreams:
         self._unanswered.add(subscription)
 
     def check_alias(self, alias: int, name: FullTrackName) -> None:
-        """SessionFault(DUPLICATE_TRACK_ALIAS) when another established track has it (§3.1.3)."""
-        for other in self._aliases.get(alias, ()):
-            if other.name != name and other.state is Request.ESTABLISHED:
+        """SessionFault(DUPLICATE_TRACK_ALIAS) when another track in force or on offer has it."""
+        offers = self._offers.get(alias, ())
+        for other in (*self._aliases.get(alias, ()), *offers):
+            live = other.state is Request.ESTABLISHED or other in offers
+            if other.name != name and live:
                 raise SessionFault(
                     SessionCode.DUPLICATE_TRACK_ALIAS, f"alias {alias} names two tracks"
                 )
@@ -61,10 +64,23 @@ class IncomingStreams:
                 self.leave(stream)
                 stream.attach(owner)
 
-    def refused(self, alias: int, name: FullTrackName) -> None:
-        """A PUBLISH of ``name`` is refused: its data streams are stopped (draft-22 §9.8)."""
-        self.check_alias(alias, name)
-        if alias not in self._aliases:
+    def offer(self, alias: int, subscription: SubscriberHalf) -> None:
+        """A PUBLISH has come: its data waits until it is answered."""
+        self.check_alias(alias, subscription.name)
+        self._retired.pop(alias, None)
+        self._offers.setdefault(alias, set()).add(subscription)
+
+    def answered(self, alias: int, subscription: SubscriberHalf) -> None:
+        """It waits no longer."""
+        offers = self._offers.get(alias)
+        if offers is not None:
+            offers.discard(subscription)
+            if not offers:
+                del self._offers[alias]
+
+    def refused(self, alias: int) -> None:
+        """A PUBLISH is refused: its data streams are stopped (draft-22 §9.8)."""
+        if alias not in self._aliases and alias not in self._offers:
             self._retire(alias)
             if self.retired(alias):
                 for stream in tuple(self._orphans.get(alias, ())):
@@ -184,6 +200,7 @@ class IncomingStreams:
         self._aliases.clear()
         self._retired.clear()
         self._unanswered.clear()
+        self._offers.clear()
         self._fetches.clear()
         self._orphans.clear()
         self._orphan_count = self._orphan_octets = 0

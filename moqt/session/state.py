@@ -70,11 +70,34 @@ INTERESTED: Final[Table] = {
 #: Every request that may be updated, as its receiver sees it (draft-22 §9.5).
 RESPONDER: Final[Table] = {(state, m.RequestUpdate): (state, "on_update") for state in Request}
 
-#: A PUBLISH we have refused: its sender may have said more before it knew (draft-22 §9.8).
-REFUSED_PUBLISH: Final[Table] = {
-    **RESPONDER,
-    (_CLOSED, m.PublishDone): (_CLOSED, "ignore"),
+#: PUBLISH as its sender sees it (draft-22 §3.1); after its end what the peer said before it knew.
+PUBLISHER: Final[Table] = {
+    (_PENDING, m.RequestOk): (_OPEN, "on_publish_ok"),
+    (_PENDING, m.RequestError): (_CLOSED, "on_error"),
+    (_OPEN, m.RequestUpdate): (_OPEN, "on_update"),
+    (_OPEN, m.RequestOk): (_OPEN, "on_update_ok"),
+    (_OPEN, m.RequestError): (_OPEN, "on_update_error"),
+    (_DRAINING, m.RequestUpdate): (_DRAINING, "on_update"),
+    (_DRAINING, m.RequestOk): (_DRAINING, "on_update_ok"),
+    (_DRAINING, m.RequestError): (_DRAINING, "on_update_error"),
+    (_CLOSED, m.RequestUpdate): (_CLOSED, "on_update"),
+    (_CLOSED, m.RequestOk): (_CLOSED, "ignore"),
+    (_CLOSED, m.RequestError): (_CLOSED, "ignore"),
+}
+
+#: PUBLISH as its receiver sees it; one refused may have said more before it knew (draft-22 §9.8).
+OFFERED: Final[Table] = {
+    (_PENDING, m.RequestUpdate): (_PENDING, "on_update"),
+    (_PENDING, m.PublishStateNotify): (_PENDING, "ignore"),
+    (_PENDING, m.PublishDone): (_PENDING, "on_early_done"),
+    (_OPEN, m.RequestUpdate): (_OPEN, "on_update"),
+    (_OPEN, m.RequestOk): (_OPEN, "on_update_ok"),
+    (_OPEN, m.RequestError): (_OPEN, "on_update_error"),
+    (_OPEN, m.PublishStateNotify): (_OPEN, "on_state_notify"),
+    (_OPEN, m.PublishDone): (_DRAINING, "on_publish_done"),
+    (_CLOSED, m.RequestUpdate): (_CLOSED, "on_update"),
     (_CLOSED, m.PublishStateNotify): (_CLOSED, "ignore"),
+    (_CLOSED, m.PublishDone): (_CLOSED, "ignore"),
 }
 
 
