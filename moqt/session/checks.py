@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from moqt.codec.fields import AliasType
 from moqt.errors import (
     Misuse,
     ProtocolViolation,
@@ -72,11 +71,8 @@ def check_setup(options: SetupOptions, *, from_client: bool) -> None:
 
 
 def check_parameters(parameters: Parameters, config: SessionConfig) -> RequestRefused | None:
-    """Why a request of the peer with these parameters cannot be served, if it cannot.
-
-    SessionFault for a token that would need a cache: we offer none (draft-22 §8.9, §9.1.3).
-    """
-    refusal = _check_tokens(parameters)
+    """Why a request of the peer with these parameters cannot be served, if it cannot."""
+    refusal: RequestRefused | None = None
     for scope in (parameters, parameters.fill):
         if scope is None or refusal is not None:
             continue
@@ -84,19 +80,6 @@ def check_parameters(parameters: Parameters, config: SessionConfig) -> RequestRe
             return RequestRefused(RequestCode.INVALID_FILTER, scope.invalid_filter)
         refusal = check_spans(RangeFilters(scope.range_filters), config)
     return refusal
-
-
-def _check_tokens(parameters: Parameters) -> RequestRefused | None:
-    kinds = {token.alias_type for token in parameters.authorization_tokens}
-    if AliasType.REGISTER in kinds:
-        raise SessionFault(
-            SessionCode.AUTH_TOKEN_CACHE_OVERFLOW, "no authorization token can be registered here"
-        )
-    if kinds & {AliasType.USE_ALIAS, AliasType.DELETE}:
-        return RequestRefused(
-            RequestCode.UNKNOWN_AUTH_TOKEN_ALIAS, "no authorization token is registered here"
-        )
-    return None
 
 
 def check_spans(filters: RangeFilters, config: SessionConfig) -> RequestRefused | None:
@@ -135,11 +118,7 @@ def check_own_namespace(namespace: TrackNamespace) -> None:
 def check_own_parameters(
     parameters: Parameters, peer: SetupOptions, filters: RangeFilters | None = None
 ) -> None:
-    """What the peer's SETUP allows (draft-22 §9.1.6, §8.9); ``filters`` are all then in force."""
-    if any(
-        token.alias_type is not AliasType.USE_VALUE for token in parameters.authorization_tokens
-    ):
-        raise Misuse("authorization tokens are sent by value: use Token.use_value")
+    """What the peer's SETUP allows (draft-22 §9.1.6); ``filters`` are all then in force."""
     fill = RangeFilters(parameters.fill.range_filters if parameters.fill else ())
     spans = max((filters or RangeFilters(parameters.range_filters)).spans, fill.spans)
     if spans > peer.max_filter_ranges:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from moqt.codec.fields import Token
+    from moqt.session.tokens import TokenVerifier
 
 IMPLEMENTATION: Final = "kvcs/0.1.0"
 
@@ -19,6 +23,12 @@ class SessionConfig:
     implementation: str = IMPLEMENTATION
     authority: str | None = None
     path: str | None = None
+    #: What our SETUP shows for us, by value or registered for later (draft-22 §9.1.4).
+    setup_tokens: tuple[Token, ...] = ()
+    #: Judges SETUP, requests and updates of the peer; None admits all.
+    token_verifier: TokenVerifier | None = None
+    #: Octets of tokens, and 16 for each, that the peer may register with us (draft-22 §9.1.3).
+    max_auth_token_cache_size: int = 0
     #: Ranges the peer may put in the filters of one request (draft-22 §9.1.6): all are compared
     #: with every object.
     max_filter_ranges: int = 32

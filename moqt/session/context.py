@@ -10,6 +10,7 @@ from moqt.counters import Counted, Counters
 from moqt.session.request_ids import RequestIds
 from moqt.session.routes import IncomingStreams
 from moqt.session.timers import Timers
+from moqt.session.tokens import OwnTokens, PeerTokens
 from transport.api import SendOrder, Tier
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Context:
         self.established = False
         self.peer_options = SetupOptions()
         self.ids = RequestIds(is_client=transport.is_client, max_holes=config.max_id_holes)
+        self.own_tokens = OwnTokens()
+        self.peer_tokens = PeerTokens(config.max_auth_token_cache_size, config.token_verifier)
         self.owners: dict[int, StreamOwner] = {}
         #: Request streams of the peer that are still open.
         self.peer_requests: set[int] = set()
@@ -142,6 +145,8 @@ class Context:
         self.owners.clear()
         self.peer_requests.clear()
         self.interests.clear()
+        self.own_tokens.clear()
+        self.peer_tokens.clear()
         self.timers.clear()
         self.streams.clear()
         self._held.clear()

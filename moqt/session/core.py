@@ -68,6 +68,8 @@ class Session:
         self._transport = self._context.transport
         #: What has passed so far: a copy, running streams included.
         self.counters = self._context.counted
+        #: Tokens that the peer may keep for us, and in which form each may be sent now.
+        self.own_tokens = self._context.own_tokens
         self._phase = Phase.CONNECTING
         self._over = False
         self._control: int | None = None
@@ -90,6 +92,8 @@ class Session:
         options = SetupOptions(
             path=config.path if client else None,
             authority=config.authority if client else None,
+            authorization_tokens=config.setup_tokens,
+            max_auth_token_cache_size=config.max_auth_token_cache_size,
             max_filter_ranges=config.max_filter_ranges,
             implementation=config.implementation,
             max_request_updates=config.max_request_updates,
@@ -297,6 +301,8 @@ class Session:
         context = self._context
         check_setup(options, from_client=not self._transport.is_client)
         context.peer_options = options
+        context.own_tokens.setup(context.config.setup_tokens, options.max_auth_token_cache_size)
+        context.peer_tokens.setup(options.authorization_tokens, context.now)
         context.handler.on_setup(options)
         if self._setup_timer is not None:
             self._setup_timer.cancel()

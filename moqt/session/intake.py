@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
 
 from moqt.codec import messages as m
@@ -21,6 +22,7 @@ from moqt.session.publishing import IncomingPublish
 from moqt.session.requests import IncomingRequest, Opening
 from moqt.session.state import RESPONDER
 from moqt.session.status import IncomingTrackStatus
+from moqt.session.tokens import claim_of
 
 if TYPE_CHECKING:
     from moqt.errors import SessionClosed
@@ -113,8 +115,15 @@ class Intake:
             raise ProtocolViolation(f"{type(first).__name__} opens a request stream")
         message = cast("Opening", first)
         context.ids.take(message.request_id)
+        # Tokens first: what is registered stays so, whatever becomes of the message.
+        claim, refusal = claim_of(message), _refusal(message, context)
+        parameters, refusal = context.peer_tokens.admit(
+            claim, message.parameters, context.now, refusal
+        )
+        if parameters is not message.parameters:
+            message = replace(message, parameters=parameters)
         role = opener(context, self._stream)
-        role.take_over(self._splitter)
+        role.take_over(self._splitter, claim)
         role.take_in(message)
         context.adopt(self._stream, role)
         if len(context.peer_requests) > context.config.max_peer_requests:
@@ -122,7 +131,6 @@ class Intake:
             role.refuse(RequestCode.EXCESSIVE_LOAD, "too many open requests", config.retry_interval)
             role.abandon(StreamCode.EXCESSIVE_LOAD)  # nothing of it is kept until the peer's FIN
             return
-        refusal = _refusal(message, context)
         if refusal is not None:
             role.refuse(refusal.code, refusal.reason, refusal.retry_after)
         else:

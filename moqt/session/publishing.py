@@ -25,6 +25,7 @@ from moqt.session.publications import PublisherHalf
 from moqt.session.requests import IncomingRequest, OutgoingRequest
 from moqt.session.state import OFFERED, PUBLISHER, Request
 from moqt.session.subscriptions import SubscriberHalf
+from moqt.session.tokens import Action, Claim
 from moqt.session.track_requests import not_understood
 from moqt.session.updates import OwnUpdates, PeerUpdates, check_update
 
@@ -88,6 +89,7 @@ class OutgoingPublish(PublisherHalf, OutgoingRequest):
         self._ending: tuple[DoneCode, str] | None = None
         self._unplaced = parameters.location_filter is None
         self._peer_updates = PeerUpdates(session)
+        self._peer_updates.claim = Claim(Action.SUBSCRIBE, *source.name)
         self._own_updates = OwnUpdates(self)
         self._apply(parameters, largest)
         if self._unplaced:

@@ -17,16 +17,19 @@ from moqt.errors import (
 )
 from moqt.session.checks import check_goaway, check_own_goaway
 from moqt.session.state import Request, Table
+from moqt.session.tokens import ANSWERS, tokens_of
 from moqt.session.updates import PeerUpdates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from moqt.codec.fields import Token
     from moqt.codec.messages import Message
     from moqt.codec.params import Parameters, Scope
     from moqt.errors import MoqtError
     from moqt.session.context import Context
     from moqt.session.timers import Timer
+    from moqt.session.tokens import Claim
     from transport.api import BytesLike
 
 #: What may open a request stream.
@@ -69,6 +72,8 @@ class RequestStream:
         self._receiving = True
         self._goaway_sent = False
         self._goaway_seen = False
+        # Tokens in each message of ours that the peer has yet to answer, in order.
+        self._questions: list[tuple[Token, ...]] = []
 
     # -- transport events ------------------------------------------------------------------------
 
@@ -139,11 +144,22 @@ class RequestStream:
     def send(self, message: Message, *, fin: bool = False) -> None:
         """Queue a message; ignored once our direction is over. Misuse when it breaks a limit."""
         octets = m.encode_message(message, self.session.profile)
+        asks = isinstance(message, m.RequestUpdate)
+        if asks:
+            self.session.own_tokens.check(tokens_of(message), self.stream)
         if self._sending:
             self.session.transport.write(self.stream, octets)
             self.session.counters.sent.message(message)
+            if asks:
+                self.asked(message)
         if fin:
             self.finish()
+
+    def asked(self, message: Message) -> None:
+        """A message of ours is out that the peer must answer."""
+        tokens = tokens_of(message)
+        self._questions.append(tokens)
+        self.session.own_tokens.sent(tokens, self.stream)
 
     def finish(self) -> None:
         """FIN our direction."""
@@ -213,6 +229,8 @@ class RequestStream:
             raise ProtocolViolation(
                 f"{type(message).__name__} on this request stream in state {self.state.name}"
             )
+        if self._questions and isinstance(message, ANSWERS):
+            self.session.own_tokens.answered(self._questions.pop(0))
         self.state, method = step
         getattr(self, method)(message)
 
@@ -234,7 +252,11 @@ class RequestStream:
             self.session.transport.reset(self.stream, code)
 
     def _settle(self) -> None:
-        if self.state is Request.CLOSED and not self._sending and not self._receiving:
+        if self.state is not Request.CLOSED:
+            return
+        while self._questions:
+            self.session.own_tokens.lost(self._questions.pop())
+        if not self._sending and not self._receiving:
             self.session.forget(self.stream)
 
 
@@ -244,12 +266,14 @@ class OutgoingRequest(RequestStream):
     def __init__(self, session: Context, opening: Callable[[int], Message]) -> None:
         message = opening(session.ids.upcoming)
         octets = m.encode_message(message, session.profile)
+        session.own_tokens.check(tokens_of(message), None)
         super().__init__(session, session.open_request())
         self.request_id = session.ids.allocate()
         self._grace: Timer | None = None
         session.adopt(self.stream, self)
         session.transport.write(self.stream, octets)
         session.counters.sent.message(message)
+        self.asked(message)
 
     def data(self, view: BytesLike, fin: bool) -> None:
         """Octets of the peer's direction; an answer that overtook SETUP is held."""
@@ -342,9 +366,10 @@ class IncomingRequest(RequestStream):
         self._waiting: list[tuple[m.RequestUpdate, RequestRefused | None]] = []
         self._updates = PeerUpdates(session)
 
-    def take_over(self, splitter: MessageSplitter) -> None:
-        """Go on with the splitter that found the first message."""
+    def take_over(self, splitter: MessageSplitter, claim: Claim) -> None:
+        """Go on with the splitter that found the first message, which asked for ``claim``."""
         self._splitter = splitter
+        self._updates.claim = claim
 
     def take_in(self, message: Opening) -> None:
         """What every request says of itself."""

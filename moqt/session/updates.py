@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from moqt.session.context import Context
     from moqt.session.filters import RangeFilters
     from moqt.session.requests import RequestStream
+    from moqt.session.tokens import Claim
 
 
 def check_update(parameters: Parameters, place: Place) -> None:
@@ -27,10 +28,12 @@ def check_update(parameters: Parameters, place: Place) -> None:
 class PeerUpdates:
     """Counts updates of the peer that were unanswered at once (draft-22 §9.1.7)."""
 
-    __slots__ = ("_session", "waiting")
+    __slots__ = ("_session", "claim", "waiting")
 
     def __init__(self, session: Context) -> None:
         self._session = session
+        #: What the request asked for, for the judge of tokens.
+        self.claim: Claim | None = None
         #: Unanswered ones; the request sets it down when it has answered what came together.
         self.waiting = 0
 
@@ -44,7 +47,9 @@ class PeerUpdates:
             raise SessionFault(
                 SessionCode.TOO_MANY_REQUEST_UPDATES, f"more than {limit} unanswered updates"
             )
-        return check_parameters(message.parameters, session.config)
+        parameters = message.parameters
+        refusal = check_parameters(parameters, session.config)
+        return session.peer_tokens.admit_update(self.claim, parameters, session.now, refusal)
 
 
 class OwnUpdates:
