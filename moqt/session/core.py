@@ -336,6 +336,7 @@ class Session:
             return
         try:
             head = found.head.resolve(subscription.default_priority)
+            subscription.integrity.datagram(head, ends_group=found.head.end_of_group)
             subscription.receiver.datagram(head, found.payload)
         except MalformedTrack as fault:
             subscription.malformed(fault)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from moqt.codec import messages as m
 from moqt.codec.params import Parameters, Place, Scope
 from moqt.errors import (
+    MalformedTrack,
     Misuse,
     ProtocolViolation,
     RequestCode,
@@ -79,6 +80,12 @@ class OutgoingFetch(TrackRequest, OutgoingRequest):
         properties = self.read_properties(message.properties)
         if properties is None:
             return
+        if message.end_of_track:
+            try:
+                self.integrity.end_track(message.end)
+            except MalformedTrack as fault:
+                self.malformed(fault)
+                return
         self.receiver.accepted(
             TrackInfo(properties, end=message.end, end_of_track=message.end_of_track)
         )

@@ -13,6 +13,8 @@ from moqt.errors import MalformedTrack
 from moqt.model import MAX_VI64, Location, ObjectStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moqt.model import ObjectHead, ObjectSink, SubgroupHead
 
 #: Groups whose shape is remembered, the latest to start: a live track has few at once.
@@ -77,11 +79,13 @@ class TrackIntegrity:
 
     # -- from the streams ------------------------------------------------------------------------
 
-    def subgroup(self, head: SubgroupHead, sink: ObjectSink) -> ObjectSink:
-        """``sink`` behind the checks of one subgroup stream."""
+    def subgroup(
+        self, head: SubgroupHead, opener: Callable[[SubgroupHead], ObjectSink]
+    ) -> ObjectSink:
+        """The sink that ``opener`` makes, behind the checks of one subgroup stream."""
         group = self._group(head.group)
-        return _SubgroupCheck(self, group, self._subgroup(group, head.subgroup, head.priority),
-                              sink, ends_group=head.end_of_group)  # fmt: skip
+        subgroup = self._subgroup(group, head.subgroup, head.priority)
+        return _SubgroupCheck(self, group, subgroup, opener(head), ends_group=head.end_of_group)
 
     def fetch(self, sink: ObjectSink) -> ObjectSink:
         """``sink`` behind the checks of a fetch or fill stream."""

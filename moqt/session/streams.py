@@ -193,7 +193,7 @@ class DataStream:
         self._held.clear()
         self._owner = owner
         try:
-            sink = owner.open_fetch(self.handle, header.request_id)
+            sink = owner.integrity.fetch(owner.open_fetch(self.handle, header.request_id))
         except MalformedTrack as fault:
             self._malformed(fault)
             return
@@ -235,7 +235,7 @@ class DataStream:
             header.has_properties,
         )
         try:
-            sink = owner.receiver.open_subgroup(head)
+            sink = owner.integrity.subgroup(head, owner.receiver.open_subgroup)
         except MalformedTrack as fault:
             self._malformed(fault)
             return

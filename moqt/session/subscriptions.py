@@ -47,6 +47,7 @@ class SubscriberHalf(TrackRequest):
         self._within = _UNFILTERED.on_subscription(None)
         # As we have asked for, answered or not.
         self._filters = RangeFilters(parameters.range_filters)
+        self.integrity.filtered = bool(parameters.range_filters)
         self._group_order = parameters.group_order
         self._opening = parameters
         self._own_updates = OwnUpdates(self)
@@ -70,6 +71,7 @@ class SubscriberHalf(TrackRequest):
         filters = self._filters.updated(parameters.range_filters)
         message = self._own_updates.send(parameters, filters)
         self._filters = filters
+        self.integrity.filtered |= bool(parameters.range_filters)
         self._expect_fill(message.request_id, parameters)
 
     # -- messages --------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from moqt.codec.properties import TrackProperties
 from moqt.errors import MalformedTrack, RequestCode, RequestFailed, StreamCode
+from moqt.session.integrity import TrackIntegrity
 from moqt.session.requests import RequestStream
 from moqt.session.state import Request
 
@@ -26,6 +28,11 @@ class TrackRequest(RequestStream):
     name: FullTrackName
     receiver: TrackReceiver
 
+    @cached_property
+    def integrity(self) -> TrackIntegrity:
+        """What is known of the track's shape from what this request has brought."""
+        return TrackIntegrity()
+
     def cancel(self, code: int = StreamCode.CANCELLED) -> None:
         """End it: its data streams are stopped, their sinks aborted; nothing else is reported."""
         if self.state is not Request.CLOSED:
@@ -38,7 +45,10 @@ class TrackRequest(RequestStream):
         self.receiver.failed(error)
 
     def malformed(self, fault: MalformedTrack) -> None:
-        """The track broke the data model: cancel, report, leave the session alone (§12.1)."""
+        """The track broke the data model: cancel all that we have of it, and say so (§12.1)."""
+        for request in tuple(self.session.owners.values()):
+            if isinstance(request, TrackRequest) and request.name == self.name:
+                request.fail(fault, StreamCode.MALFORMED_TRACK)
         self.fail(fault, StreamCode.MALFORMED_TRACK)
 
     def read_properties(self, raw: bytes) -> TrackProperties | None:

@@ -219,7 +219,7 @@ def test_streams_may_come_before_their_alias(fin: bool) -> None:
     assert receiver.info is not None
     assert [head.object for head, _ in receiver.objects] == [0, 1, 4, 5]
     if not fin:
-        wire.send(stream, b"\x00\x01x", fin=True)
+        wire.send(stream, fin=True)
     assert receiver.streams[0].ended == FIN
     wire.send(request.stream, m.PublishDone(DoneCode.TRACK_ENDED, 1), fin=True)
     assert receiver.end == (DoneCode.TRACK_ENDED, "", True)
