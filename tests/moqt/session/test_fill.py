@@ -100,9 +100,11 @@ def test_no_fill_of_an_empty_track() -> None:
 
 
 @pytest.mark.rule("M514", "M065")
-def test_a_fill_ends_at_the_largest_object_of_its_moment() -> None:
+@pytest.mark.parametrize("place", [LocationFilter.since(0), LocationFilter.groups(0, 77)])
+def test_a_fill_ends_at_the_largest_object_of_its_moment(place: LocationFilter) -> None:
     track = published()
-    wire, _, request = filled(track, location_filter=NEXT, fill=WHOLE)
+    fill = Parameters(location_filter=place)
+    wire, _, request = filled(track, location_filter=NEXT, fill=fill)
     writer = track.subgroup(13)
     writer.object(0, b"live")
     assert fill_of(wire)[0] == ALL
