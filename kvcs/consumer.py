@@ -16,6 +16,7 @@ from kvcs.relays import Links, parse_urls
 from kvcs.results import Layer, Report
 from kvcs.retrieval import PROGRESS_TIMEOUT, Mode, Retrieval
 from kvcs.sources import Source, Sources
+from moqt.monitor import Monitor
 from transport.config import ClientTls
 
 if TYPE_CHECKING:
@@ -43,10 +44,13 @@ class Consumer:
         identities: Identities = KVSP_PROFILE_0,
         config: SessionConfig | None = None,
         quic: QuicOptions | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         self._scope_key = scope_key
         self._identities = identities
-        self._links = Links(config, quic)
+        #: What all sessions have counted, ended ones included.
+        self.monitor = monitor or Monitor()
+        self._links = Links(config, quic, self.monitor)
         self._sources = Sources(self._links, identities)
         self._retrievals: set[Retrieval] = set()
 

@@ -16,6 +16,7 @@ from kvcs.publication import Publication
 from kvcs.relays import parse_urls
 from kvcs.uplink import Uplink
 from moqt.endpoint import serve
+from moqt.monitor import Monitor
 from moqt.publisher import Catalog, ServingLimits
 from transport.config import ClientTls
 
@@ -56,6 +57,7 @@ class Publisher:
         limits: ServingLimits | None = None,
         config: SessionConfig | None = None,
         quic: QuicOptions | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         self._retention = DEFAULT_RETENTION if retention is None else retention
         if self._retention < 0:
@@ -64,6 +66,8 @@ class Publisher:
         self._identities = identities
         self._config = config
         self._quic = quic
+        #: What all sessions have counted, ended ones included.
+        self.monitor = monitor or Monitor()
         self._limits = limits or ServingLimits()
         self._catalog = Catalog(self._limits)
         self._catalog.on_refused = _refused
@@ -79,7 +83,13 @@ class Publisher:
         Raises transport.errors.TransportError when the address or the certificate cannot be used.
         """
         server = await serve(
-            host, port, tls=tls, handler=self._catalog.handler, config=self._config, quic=self._quic
+            host,
+            port,
+            tls=tls,
+            handler=self._catalog.handler,
+            config=self._config,
+            quic=self._quic,
+            monitor=self.monitor,
         )
         self._servers.append(server)
         return server.port
@@ -103,6 +113,7 @@ class Publisher:
             self._limits,
             self._config,
             self._quic,
+            self.monitor,
         )
         url = await uplink.open(wait)
         self._uplinks.append(uplink)

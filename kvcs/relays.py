@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from moqt.driver import Connection
     from moqt.endpoint import Server
     from moqt.model import TrackNamespace
+    from moqt.monitor import Monitor
     from moqt.session.config import SessionConfig
     from moqt.session.namespaces import IncomingPublishNamespace
     from transport.config import ClientTls, QuicOptions, ServerTls
@@ -228,10 +229,13 @@ class Link(Unserved):
 class Links:
     """All sessions of one consumer, dialled and accepted; ``changed`` rings for each event."""
 
-    def __init__(self, config: SessionConfig | None, quic: QuicOptions | None) -> None:
+    def __init__(
+        self, config: SessionConfig | None, quic: QuicOptions | None, monitor: Monitor
+    ) -> None:
         self.changed = Bell()
         self._config = config
         self._quic = quic
+        self._monitor = monitor
         self._links: list[Link] = []
         self._places: dict[MoqtUrl, ClientTls] = {}
         self._server: Server | None = None
@@ -258,7 +262,13 @@ class Links:
         if self._server is not None:
             raise InvalidInput("this consumer listens already: one address is enough")
         self._server = await serve(
-            host, port, tls=tls, handler=self._accept, config=self._config, quic=self._quic
+            host,
+            port,
+            tls=tls,
+            handler=self._accept,
+            config=self._config,
+            quic=self._quic,
+            monitor=self._monitor,
         )
         return self._server.port
 
@@ -303,7 +313,14 @@ class Links:
             return made[-1]
 
         tls = self._places[url]
-        await connect(url, handler=handler, tls=tls, config=self._config, quic=self._quic)
+        await connect(
+            url,
+            handler=handler,
+            tls=tls,
+            config=self._config,
+            quic=self._quic,
+            monitor=self._monitor,
+        )
         return made[-1]
 
     def _accept(self, connection: Connection, url: MoqtUrl | None = None) -> Link:

@@ -13,6 +13,7 @@ from transport.errors import ConnectFailed
 
 if TYPE_CHECKING:
     from moqt.driver import Connection
+    from moqt.monitor import Monitor
     from moqt.publisher import Catalog, ServingLimits
     from moqt.session.config import SessionConfig
     from transport.config import ClientTls, QuicOptions
@@ -39,6 +40,7 @@ class Uplink:
         limits: ServingLimits,
         config: SessionConfig | None,
         quic: QuicOptions | None,
+        monitor: Monitor | None = None,
     ) -> None:
         self.connections: set[Connection] = set()
         self._catalog = catalog
@@ -47,6 +49,7 @@ class Uplink:
         self._limits = limits
         self._config = config
         self._quic = quic
+        self._monitor = monitor
         self._redialling: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -76,7 +79,12 @@ class Uplink:
 
     async def _dial(self, url: MoqtUrl) -> Connection:
         return await connect(
-            url, handler=self._handler, tls=self._tls, config=self._config, quic=self._quic
+            url,
+            handler=self._handler,
+            tls=self._tls,
+            config=self._config,
+            quic=self._quic,
+            monitor=self._monitor,
         )
 
     def _up(self, connection: Connection) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moqt.model import GroupOrder as GroupOrder
     from moqt.model import Location as Location
     from moqt.model import LocationFilter as LocationFilter
+    from moqt.monitor import Monitor as Monitor
     from moqt.publisher import Catalog as Catalog
     from moqt.publisher import Track as Track
     from moqt.subscriber import Change as Change
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from moqt.subscriber import fetch as fetch
     from moqt.subscriber import namespaces as namespaces
     from moqt.subscriber import subscribe as subscribe
+    from moqt.trace import Trace as Trace
 
 _HOMES: Final = {
     "Catalog": "moqt.publisher",
@@ -40,11 +42,13 @@ _HOMES: Final = {
     "GroupOrder": "moqt.model",
     "Location": "moqt.model",
     "LocationFilter": "moqt.model",
+    "Monitor": "moqt.monitor",
     "Namespaces": "moqt.subscriber",
     "Parameters": "moqt.codec.params",
     "ReceivedObject": "moqt.subscriber",
     "Server": "moqt.endpoint",
     "Subscription": "moqt.subscriber",
+    "Trace": "moqt.trace",
     "Track": "moqt.publisher",
     "connect": "moqt.endpoint",
     "fetch": "moqt.subscriber",

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from moqt.codec.messages import RequestError
+from moqt.codec.messages import RequestError, kind_of
 from moqt.errors import RequestCode, StreamCode
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Traffic:
 
     def message(self, message: Message) -> None:
         """A control message has passed."""
-        self.messages[type(message).__name__] += 1
+        self.messages[kind_of(message).name] += 1
         if isinstance(message, RequestError):
             known = message.code in RequestCode._value2member_map_
             code = RequestCode(message.code) if known else RequestCode.INTERNAL_ERROR

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from moqt.codec.profile import LATEST
-from moqt.driver import Connection, Door
+from moqt.monitor import Monitor
 from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
 from transport.config import ClientTls, QuicOptions, ServerTls
@@ -17,9 +17,9 @@ from transport.url import MoqtUrl
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.driver import HandlerFactory
+    from moqt.driver import Connection, HandlerFactory
     from moqt.session.ports import RequestHandler
-    from transport.api import TransportSession
+    from transport.api import TransportSession, TransportSink
     from transport.listener import Listener
 
 
@@ -41,6 +41,7 @@ async def connect(
     tls: ClientTls | None = None,
     config: SessionConfig | None = None,
     quic: QuicOptions | None = None,
+    monitor: Monitor | None = None,
 ) -> Connection:
     """Open a session to a moqt:// URL and wait for both SETUPs (draft-22 §6.2).
 
@@ -50,11 +51,13 @@ async def connect(
     settings = replace(
         config or SessionConfig(), authority=place.authority, path=place.path_and_query
     )
+    eyes = monitor or Monitor()
     made: list[Connection] = []
 
-    def sink(transport: TransportSession) -> Door:
-        made.append(Connection(transport, handler, settings))
-        return made[-1].sink
+    def sink(transport: TransportSession) -> TransportSink:
+        connection, door = eyes.join(transport, handler, settings)
+        made.append(connection)
+        return door
 
     await transport_connect(place, sink, tls=tls or ClientTls(), options=quic_options(quic))
     connection = made[-1]
@@ -65,8 +68,10 @@ async def connect(
 class Server:
     """A listening endpoint and the connections it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, monitor: Monitor | None = None) -> None:
         self.connections: set[Connection] = set()
+        #: Counts what all its sessions do, ended ones included.
+        self.monitor = monitor or Monitor()
         self._listener: Listener
 
     @property
@@ -80,14 +85,14 @@ class Server:
         handler: HandlerFactory,
         config: SessionConfig,
         on_connection: Callable[[Connection], None] | None,
-    ) -> Connection:
+    ) -> TransportSink:
         """A transport session came in."""
-        connection = Connection(transport, handler, config)
+        connection, door = self.monitor.join(transport, handler, config)
         self.connections.add(connection)
         connection.when_closed(lambda: self.connections.discard(connection))
         if on_connection is not None:
             on_connection(connection)
-        return connection
+        return door
 
     def listening(self, listener: Listener) -> None:
         """The socket is open."""
@@ -114,17 +119,18 @@ async def serve(
     handler: HandlerFactory = unserved,
     config: SessionConfig | None = None,
     quic: QuicOptions | None = None,
+    monitor: Monitor | None = None,
     on_connection: Callable[[Connection], None] | None = None,
 ) -> Server:
     """Listen for sessions; port 0 takes a free one. ``on_connection`` hears of each at once.
 
     Raises transport.errors.TransportError for an address or TLS files that cannot be used.
     """
-    server = Server()
+    server = Server(monitor)
     settings = config or SessionConfig()
 
-    def sink(transport: TransportSession) -> Door:
-        return server.accept(transport, handler, settings, on_connection).sink
+    def sink(transport: TransportSession) -> TransportSink:
+        return server.accept(transport, handler, settings, on_connection)
 
     server.listening(await transport_serve(host, port, sink, tls=tls, options=quic_options(quic)))
     return server

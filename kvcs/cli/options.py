@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from kvcs.cli.command import LOOPS
 from kvcs.cli.values import ADDRESS, COUNT, DESCRIPTOR, FILE, TOKENS, Address, identifier
+from kvcs.errors import OutputFailed
 from kvcs.keys import load_scope_key
 from kvcs.names import PublicationName
+from moqt.monitor import Monitor
+from moqt.trace import Trace
 from transport.config import ClientTls, ServerTls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from kvcs.cli.output import Output
     from kvcs.identity import CompatibilityDescriptor, ScopeKey
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
@@ -61,6 +67,29 @@ class RunOptions:
     verbose: int
     loop: str
     hold: bool
+    trace: Path | None
+
+    @contextmanager
+    def watched(self, output: Output) -> Iterator[Monitor]:
+        """The eyes of the command: trace from now on, stats at its end. Raises OutputFailed."""
+        with self._trace_file() as file:
+            monitor = Monitor(None if file is None else Trace(file))
+            try:
+                yield monitor
+            finally:
+                if self.json:
+                    output.say("stats", "", **monitor.to_json())
+
+    def _trace_file(self) -> AbstractContextManager[IO[str] | None]:
+        if self.trace is None:
+            return nullcontext()
+        try:
+            return self.trace.open("w", encoding="utf-8")
+        except OSError as error:
+            raise OutputFailed(
+                f"file {self.trace} cannot be written: {error.strerror or error};"
+                " choose another --trace"
+            ) from error
 
 
 run_options = together(
@@ -68,6 +97,11 @@ run_options = together(
         "--hold",
         is_flag=True,
         help="Get ready, then wait for a line on standard input before going on.",
+    ),
+    click.option(
+        "--trace",
+        type=FILE,
+        help="Write what each session does to this file, as lines of JSON; no payload, no tokens.",
     ),
     click.option("--json", is_flag=True, help="Write each event as a line of JSON."),
     click.option(

@@ -133,16 +133,19 @@ async def publish(options: PubOptions, name: PublicationName | None, output: Out
                 f"file {options.cache}: its {cache.tokens} tokens fill no block of"
                 f" {descriptor.block_tokens}; give --block-tokens {cache.tokens} or less"
             )
-        async with Publisher(
-            scope_key=options.load_scope_key(), retention=options.retention
-        ) as publisher:
-            publication = publisher.open(descriptor, tokens=tokens, name=name, blocks=blocks)
-            uri = await _reach(options, publisher, publication, output)
-            _opened(publication, uri, cache, output)
-            if options.hold:
-                await line_on_stdin(output)
-            await _produce(options, cache, publication, output)
-            await publisher.close(options.retention if options.linger is None else options.linger)
+        with options.watched(output) as monitor:
+            async with Publisher(
+                scope_key=options.load_scope_key(), retention=options.retention, monitor=monitor
+            ) as publisher:
+                publication = publisher.open(descriptor, tokens=tokens, name=name, blocks=blocks)
+                uri = await _reach(options, publisher, publication, output)
+                _opened(publication, uri, cache, output)
+                if options.hold:
+                    await line_on_stdin(output)
+                await _produce(options, cache, publication, output)
+                await publisher.close(
+                    options.retention if options.linger is None else options.linger
+                )
 
 
 def _descriptor(options: PubOptions, cache: KvCacheFile) -> CompatibilityDescriptor:

@@ -170,13 +170,14 @@ async def subscribe(
     options: SubOptions, wanted: PublicationName | None, prompt: Prompt, output: Output
 ) -> None:
     """Get in touch, find the publication, take it."""
-    async with Consumer(scope_key=options.load_scope_key()) as consumer:
-        if options.hold:
-            await line_on_stdin(output)
-        await _reach(options, consumer, output)
-        found = wanted or await _discover(options, consumer, prompt, output)
-        async with await _begin(options, consumer, found, prompt) as retrieval:
-            await _receive(options, retrieval, prompt.tokens, output)
+    with options.watched(output) as monitor:
+        async with Consumer(scope_key=options.load_scope_key(), monitor=monitor) as consumer:
+            if options.hold:
+                await line_on_stdin(output)
+            await _reach(options, consumer, output)
+            found = wanted or await _discover(options, consumer, prompt, output)
+            async with await _begin(options, consumer, found, prompt) as retrieval:
+                await _receive(options, retrieval, prompt.tokens, output)
 
 
 # -------------------------------------------------------------------------------- before the octets

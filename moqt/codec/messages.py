@@ -363,6 +363,11 @@ _NAMESPACE_SCOPES: Final = frozenset(
 )
 
 
+def kind_of(message: Message) -> MessageKind:
+    """Which of the protocol's messages this is; its ``name`` is the one the protocol uses."""
+    return _LAYOUTS[type(message)].kind
+
+
 def encode_message(message: Message, profile: Profile = LATEST) -> bytes:
     """Type, length and body; Misuse when a field, or the body at 65535 octets, breaks a limit."""
     layout = _LAYOUTS[type(message)]

@@ -46,8 +46,8 @@ def test_both_sides_count_the_same() -> None:
     track.subgroup(9).object(0, b"still open")
     world.run()
     client, server = agree(world)
-    assert dict(client.sent.messages) == {"Setup": 1, "Fetch": 1, "Subscribe": 1}
-    assert dict(server.sent.messages) == {"Setup": 1, "FetchOk": 1, "SubscribeOk": 1}
+    assert dict(client.sent.messages) == {"SETUP": 1, "FETCH": 1, "SUBSCRIBE": 1}
+    assert dict(server.sent.messages) == {"SETUP": 1, "FETCH_OK": 1, "SUBSCRIBE_OK": 1}
     assert (client.received.objects, client.received.octets) == (13, 12 * 700 + 10)
     assert server.sent.streams == 1 + 3  # control, fetch, fill, subgroup
     assert client.sent.streams == 1 + 2
@@ -134,7 +134,7 @@ def test_goaway_counts() -> None:
     world.server.session.goaway("moqt://elsewhere/", 0)
     world.run()
     client, _ = agree(world)
-    assert client.received.messages["Goaway"] == 1
+    assert client.received.messages["GOAWAY"] == 1
 
 
 def test_sums_and_json() -> None:
@@ -149,7 +149,7 @@ def test_sums_and_json() -> None:
     found: dict[str, Any] = json.loads(json.dumps(total.to_json()))
     assert found["streams_open"] == 7
     assert found["received"] == {
-        "messages": {"RequestError": 2},
+        "messages": {"REQUEST_ERROR": 2},
         "refused": {"INTERNAL_ERROR": 1, "TIMEOUT": 1},
         "resets": {"CANCELLED": 4},
         "stops": {},

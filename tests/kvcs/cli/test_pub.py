@@ -31,7 +31,7 @@ def test_events(cache: Path, scope_key: Path, listening: tuple[object, ...]) -> 
     assert result.exit_code == 0
     events = [json.loads(line) for line in result.stdout.splitlines()]
     names = [event["event"] for event in events]
-    assert names == ["listening", "opened", "advice", *["published"] * 4, "finished"]
+    assert names == ["listening", "opened", "advice", *["published"] * 4, "finished", "stats"]
     listening_on, opened, *_ = events
     assert opened["publication"].startswith(f"moqt://127.0.0.1:{listening_on['port']}/#kvcs:")
     PublicationName.from_fragment(opened["publication"].partition("#")[2])

@@ -60,9 +60,9 @@ def test_found_by_prompt(served: Served, out: Path) -> None:
     assert result.exit_code == 0
     told = events(result)
     names = [event["event"] for event in told]
-    assert names == ["connected", "found", "retrieving", *["layer"] * 4, "report"]
+    assert names == ["connected", "found", "retrieving", *["layer"] * 4, "report", "stats"]
     assert [event["layer"] for event in told if event["event"] == "layer"] == [0, 1, 2, 3]
-    report = told[-1]
+    report = told[-2]
     assert (report["objects"], report["missing"], report["duplicates"]) == (24, 0, 0)
     assert report["mode"] == "completed"
     assert served.uri.endswith(report["publication"])
@@ -70,6 +70,32 @@ def test_found_by_prompt(served: Served, out: Path) -> None:
     with KvCacheFile(served.cache) as source, KvCacheFile(out) as found:
         assert found.token_ids == source.token_ids
         assert found.descriptor(BLOCK_TOKENS) == source.descriptor(BLOCK_TOKENS)
+
+
+def test_trace_and_stats(served: Served, out: Path, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    result = call(served.url, *served.prompt, "-o", out, "--json", "--trace", file)
+    assert result.exit_code == 0
+    stats = events(result)[-1]
+    assert (stats["event"], stats["sessions"], stats["sessions_open"]) == ("stats", 1, 0)
+    assert stats["sent"]["messages"]["SETUP"] == stats["received"]["messages"]["SETUP"] == 1
+    assert stats["received"]["objects"] >= 24
+    traced = [json.loads(line) for line in file.read_text("ascii").splitlines()]
+    assert [one["event"] for one in traced[:2]] == ["begin", "connected"]
+    assert traced[-1]["event"] == "end"
+    assert sum(one["event"] == "object_end" for one in traced) == stats["received"]["objects"]
+    assert not [one for one in traced if one["event"] == "undecodable"]
+    messages = [one["message"] for one in traced if one["event"] == "message"]
+    assert len(messages) == sum(
+        sum(stats[way]["messages"].values()) for way in ("sent", "received")
+    )
+    assert served.scope_key.read_text().strip() not in file.read_text("ascii")
+
+
+def test_a_trace_that_cannot_be_written(served: Served, tmp_path: Path) -> None:
+    result = call(served.url, *served.prompt, "--trace", tmp_path / "no such" / "file")
+    assert result.exit_code == 1
+    assert "choose another --trace" in result.output
 
 
 def test_found_by_descriptor_and_tokens(served: Served, out: Path, tmp_path: Path) -> None:
@@ -112,7 +138,7 @@ def test_a_part(served: Served, out: Path) -> None:
     words = ("--ca", served.certificates.ca, "--layers", "1-2", "--blocks", 2, "-o", out, "--json")
     result = call(served.uri, *words)
     assert result.exit_code == 0
-    report = events(result)[-1]
+    report = events(result)[-2]
     assert (report["objects"], report["layers"], report["blocks"]) == (8, [1, 2], 2)
     with TensorFile(served.cache) as source, TensorFile(out) as found:
         assert set(found.tensors) == {"k.1", "k.2", "v.1", "v.2"}
