@@ -17,6 +17,7 @@ from moqt.session.ranges import Delivery, Place, RangeStream
 from moqt.session.requests import IncomingRequest, RequestStream
 from moqt.session.state import RESPONDER, Request
 from moqt.session.subgroups import SubgroupStream
+from moqt.session.timeouts import DeliveryTimeouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +54,7 @@ class PublisherHalf(RequestStream):
         self.group_order = GroupOrder.ASCENDING
         self.within = WHOLE_TRACK.on_subscription(None)
         self.filters = RangeFilters()
+        self.timeouts = DeliveryTimeouts()
         self._place = WHOLE_TRACK
         self._source: TrackSource | None = None
         self._subgroups: set[SubgroupStream] = set()
@@ -137,6 +139,8 @@ class PublisherHalf(RequestStream):
         self._ask_group(wanted)
 
     def _apply(self, wanted: Parameters, largest: Location | None) -> None:
+        if self._source is not None:
+            self.timeouts.update(self._source.properties, wanted)
         if wanted.forward is not None:
             self.forward = wanted.forward
         if wanted.location_filter is not None:

@@ -9,6 +9,7 @@ from moqt.codec.data import SubgroupEncoder, SubgroupHeader, encode_subgroup_hea
 from moqt.errors import StreamCode
 from moqt.model import Location, ObjectHead
 from moqt.session.order import rank
+from moqt.session.timeouts import NONE, of_first
 from transport.api import Chunk, SendOrder, Tier
 from transport.errors import StreamAbort
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from moqt.errors import MoqtError
     from moqt.model import Gap, SubgroupHead
     from moqt.session.publications import PublisherHalf
+    from moqt.session.timers import Timer
     from transport.api import BytesLike, ChunkSource
 
 
@@ -29,6 +31,7 @@ class SubgroupStream:
 
     __slots__ = (
         "_begun",
+        "_closing",
         "_cut",
         "_finished",
         "_head",
@@ -36,9 +39,11 @@ class SubgroupStream:
         "_late",
         "_left_out",
         "_over",
+        "_own",
         "_parked",
         "_subscription",
         "_transport",
+        "_waits",
         "stream",
     )
 
@@ -57,6 +62,10 @@ class SubgroupStream:
         # FIN says that nothing is missing from the subscription's start on (draft-22 §11.3.2).
         self._left_out = after
         self._cut = False
+        # Delivery timeouts: what the first object says, what ends each object's wait, and all.
+        self._own = None if head.first_object else NONE
+        self._waits: deque[Timer | None] = deque()
+        self._closing: Timer | None = None
         self.stream: int | None = None
 
     # -- ObjectSink ------------------------------------------------------------------------------
@@ -65,11 +74,18 @@ class SubgroupStream:
         """An object; opens the stream if it is the first that passes."""
         if self._over:
             return
+        if self._own is None:
+            self._own = of_first(head.properties)
         if self.stream is None:
             if not self._admits(head):
                 return
             self._open()
         self._items.append(head)
+        subscription = self._subscription
+        limit = subscription.timeouts.object(self._own)
+        self._waits.append(
+            subscription.session.call_after_tick(limit, self._expired) if limit else None
+        )
         self._wake()
 
     def write(self, view: BytesLike) -> None:
@@ -87,6 +103,10 @@ class SubgroupStream:
     def finish(self) -> None:
         """FIN when everything that belongs here has gone, else reset."""
         self._finished = True
+        if self.stream is not None and not self._over:
+            limit = self._subscription.timeouts.subgroup(self._own or NONE)
+            if limit:
+                self._closing = self._subscription.session.call_after_tick(limit, self._expired)
         self._wake()
 
     def abort(self, code: int) -> None:
@@ -170,7 +190,7 @@ class SubgroupStream:
                 continue
             item = items.popleft()
             if isinstance(item, ObjectHead):
-                skipping = not self._admits(item)
+                skipping = not self._pulled(item)
                 if skipping:
                     continue
                 prefix = b""
@@ -220,6 +240,21 @@ class SubgroupStream:
             rank(subscription.group_order, head.group, head.subgroup),
         )
 
+    def _pulled(self, head: ObjectHead) -> bool:
+        """An object's turn has come: it waits no longer; True when it still passes."""
+        wait = self._waits.popleft()
+        if wait is not None:
+            wait.cancel()
+        return self._admits(head)
+
+    def _expired(self) -> None:
+        """Something has waited longer than it may: the subgroup is given up (draft-22 §5.2)."""
+        self.abort(StreamCode.DELIVERY_TIMEOUT)
+
     def _close(self, stream: int, *, counted: bool) -> None:
+        for wait in (*self._waits, self._closing):
+            if wait is not None:
+                wait.cancel()
+        self._waits.clear()
         self._subscription.session.forget(stream)
         self._subscription.stream_over(self, counted=counted)
