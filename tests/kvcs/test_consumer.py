@@ -318,9 +318,9 @@ async def test_two_contents_of_one_manifest_version(world) -> None:
     retrieval = await consumer.retrieve(forgery.name)
     octets = encode(forgery.builder.build()) + b" "
     (request,) = forgery.manifest._subscriptions
-    sink = request.subgroup(SubgroupHead(0, 1, 0))
+    sink = request.subgroup(SubgroupHead(0, 0, 0))
     request.within = LocationRange(Location(0, 0), None)
-    sink.begin(ObjectHead(0, 1, 0, 0, len(octets)))
+    sink.begin(ObjectHead(0, 0, 0, 0, len(octets)))
     sink.write(octets)
     sink.end()
     sink.finish()
