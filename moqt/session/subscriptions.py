@@ -145,8 +145,7 @@ class SubscriberHalf(TrackRequest):
         if self._drain is not None:
             self._drain.cancel()
             self._drain = None
-        for request_id in tuple(self._fills):
-            self._drop_fill(request_id)
+        self.drop_fills()
         streams, self._streams = self._streams, {}
         self.session.streams.release(self, self.track_alias, streams, code)
 
@@ -170,6 +169,11 @@ class SubscriberHalf(TrackRequest):
             order = parameters.fill.group_order or self._group_order or GroupOrder.ASCENDING
             self._fills[request_id] = order
             self.session.streams.expect_fetch(request_id, self)
+
+    def drop_fills(self) -> None:
+        """No fill stream is awaited any more."""
+        for request_id in tuple(self._fills):
+            self._drop_fill(request_id)
 
     def _drop_fill(self, request_id: int) -> None:
         if self._fills.pop(request_id, None) is not None:

@@ -82,6 +82,8 @@ def test_what_is_absent_stays() -> None:
     track = Track(NAME)
     track.subgroup(12).object(3, b"x")
     wire, stream, request = served(track)
+    update(wire, stream, subscriber_priority=7)
+    assert request.forward is True
     start = LocationFilter.since(0, 0)
     update(
         wire,
