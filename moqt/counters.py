@@ -114,6 +114,7 @@ class Counted:
         self.finish = transport.finish
         self.send_datagram = transport.send_datagram
         self.started = transport.started
+        self.stream_slots = transport.stream_slots
         self.unacknowledged = transport.unacknowledged
         self.unsent = transport.unsent
         self.close = transport.close

@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from moqt.session.config import SessionConfig
     from moqt.session.fetches import OutgoingFetch
     from moqt.session.namespaces import OutgoingPublishNamespace, OutgoingSubscribeNamespace
-    from moqt.session.ports import NamespaceListener, RequestHandler, TrackReceiver
+    from moqt.session.ports import (
+        NamespaceListener,
+        RequestHandler,
+        TrackReceiver,
+        TracksListener,
+    )
     from moqt.session.publishing import OutgoingPublish
     from moqt.session.subscriptions import OutgoingSubscribe
+    from moqt.session.tracks import OutgoingSubscribeTracks
     from transport.api import BytesLike, PeerInfo, TransportSession
 
     #: Makes the application's side of one connection.
@@ -253,6 +259,15 @@ class Connection:
     ) -> OutgoingSubscribeNamespace:
         """SUBSCRIBE_NAMESPACE; the handle cancels."""
         return self._session.subscribe_namespace(prefix, parameters, listener)
+
+    def subscribe_tracks(
+        self,
+        prefix: TrackNamespace,
+        listener: TracksListener,
+        parameters: Parameters = NO_PARAMETERS,
+    ) -> OutgoingSubscribeTracks:
+        """SUBSCRIBE_TRACKS; the handle updates and cancels."""
+        return self._session.subscribe_tracks(prefix, parameters, listener)
 
     def goaway(self, uri: str = "", timeout: int = 0) -> None:
         """GOAWAY on the control stream; ``timeout`` in ms."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moqt.model import Redirect
 
 
 class SessionCode(IntEnum):
@@ -140,26 +144,44 @@ class TooFarBehind(MoqtError):
 class RequestFailed(MoqtError):
     """A request of ours was answered with REQUEST_ERROR, or could not be answered any more.
 
-    ``retry_after`` is in milliseconds, None when the same request must not be repeated.
+    ``retry_after`` is in milliseconds, None when the same request must not be repeated;
+    ``redirect`` says where to repeat it instead.
     """
 
-    def __init__(self, code: int, reason: str, retry_after: int | None = None) -> None:
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        retry_after: int | None = None,
+        redirect: Redirect | None = None,
+    ) -> None:
         known = RequestCode._value2member_map_.get(code)
         name = known.name if known else f"code {code:#x}"
         super().__init__(f"{name}: {reason}" if reason else name)
         self.code = code
         self.reason = reason
         self.retry_after = retry_after
+        self.redirect = redirect
 
 
 class RequestRefused(MoqtError):
-    """Raised by an application's handler to answer a peer's request with REQUEST_ERROR."""
+    """Raised by an application's handler to answer a peer's request with REQUEST_ERROR.
 
-    def __init__(self, code: RequestCode, reason: str = "", retry_after: int | None = None) -> None:
+    ``redirect`` goes with the code REDIRECT and no other (draft-22 §9.4.2).
+    """
+
+    def __init__(
+        self,
+        code: RequestCode,
+        reason: str = "",
+        retry_after: int | None = None,
+        redirect: Redirect | None = None,
+    ) -> None:
         super().__init__(f"{code.name}: {reason}")
         self.code = code
         self.reason = reason
         self.retry_after = retry_after
+        self.redirect = redirect
 
 
 class SessionClosed(MoqtError):

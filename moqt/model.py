@@ -28,6 +28,14 @@ class FullTrackName(NamedTuple):
     name: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Where to repeat a request (draft-22 §9.4.2); an empty ``uri`` is the current session's."""
+
+    uri: str
+    name: FullTrackName
+
+
 class Location(NamedTuple):
     """A place in a track; orders by group, then object (draft-22 §8.2)."""
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moqt.session.publications import IncomingSubscribe
     from moqt.session.publishing import OutgoingPublish
     from moqt.session.status import IncomingTrackStatus
+    from moqt.session.tracks import IncomingSubscribeTracks
 
 
 def _unheard(_: MoqtError | None) -> None:
@@ -44,6 +45,10 @@ class ServingLimits:
 
     #: Fetches one session may have open (draft KVCS: bound concurrent fetches per subscriber).
     fetches: int = 64
+    #: Milliseconds a SUBSCRIBE may wait for a track that is not there yet (draft-22 §9.20.6).
+    rendezvous: int = 30_000
+    #: Such SUBSCRIBEs a catalog keeps waiting; one more is answered at once.
+    awaited: int = 256
     #: Milliseconds a refused subscriber is told to wait.
     retry_after: int = 500
 
@@ -57,6 +62,8 @@ class Catalog:
         self._tracks: dict[FullTrackName, Track] = {}
         self._namespaces: dict[TrackNamespace, None] = {}
         self._interests: set[IncomingSubscribeNamespace] = set()
+        self._track_interests: set[IncomingSubscribeTracks] = set()
+        self._awaited: dict[FullTrackName, list[IncomingSubscribe]] = {}
         self._announced: dict[Connection, dict[TrackNamespace, OutgoingPublishNamespace]] = {}
         #: Told when a peer refuses, or later revokes, an announcement.
         self.on_refused: Callable[[TrackNamespace, RequestFailed], None] | None = None
@@ -66,12 +73,18 @@ class Catalog:
         if track.name in self._tracks:
             raise Misuse("a track of that name is served already")
         self._tracks[track.name] = track
+        for request in self._awaited.pop(track.name, ()):
+            track.attach(request)
+        for interest in tuple(self._track_interests):
+            self._offer(track, interest)
         return track
 
     def remove(self, track: Track) -> None:
         """Serve it no longer and let its objects go."""
         if self._tracks.get(track.name) is track:
             del self._tracks[track.name]
+            for interest in self._track_interests:
+                interest.forget(track.name)
         track.discard()
 
     def track(self, name: FullTrackName) -> Track:
@@ -82,6 +95,20 @@ class Catalog:
         if found is None:
             raise RequestRefused(RequestCode.DOES_NOT_EXIST, "no such track")
         return found
+
+    def subscribe(self, request: IncomingSubscribe) -> None:
+        """Serve the track, or wait for it as long as the subscriber and the limits allow."""
+        asked = request.parameters.rendezvous_timeout or 0
+        wait = min(asked, self._limits.rendezvous)
+        waiting = sum(map(len, self._awaited.values()))
+        if request.name in self._tracks or not wait or waiting >= self._limits.awaited:
+            self.track(request.name).attach(request)
+            return
+        if self._leaving:
+            raise RequestRefused(RequestCode.GOING_AWAY, "the publisher is closing")
+        self._awaited.setdefault(request.name, []).append(request)
+        request.on_end = lambda: self._waits_no_longer(request)
+        request.refuse_after(wait)
 
     def leave(self) -> None:
         """Begin nothing new: what is being served can then be served to its end."""
@@ -151,9 +178,34 @@ class Catalog:
             if request.matches(namespace):
                 request.found(namespace)
 
+    def interested_in_tracks(self, request: IncomingSubscribeTracks) -> None:
+        """Answer a SUBSCRIBE_TRACKS; offer what is here, and what will be added."""
+        request.on_end = lambda: self._track_interests.discard(request)
+        request.on_change = lambda: self._offer_all(request)
+        request.accept()
+        if request.active:
+            self._track_interests.add(request)
+            self._offer_all(request)
+
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
         self._announced.pop(connection, None)
+
+    def _offer_all(self, interest: IncomingSubscribeTracks) -> None:
+        for track in tuple(self._tracks.values()):
+            self._offer(track, interest)
+
+    def _offer(self, track: Track, interest: IncomingSubscribeTracks) -> None:
+        request = None if self._leaving else interest.publish(track, track.order)
+        if request is not None:
+            track.offer(request)
+
+    def _waits_no_longer(self, request: IncomingSubscribe) -> None:
+        waiting = self._awaited.get(request.name, [])
+        if request in waiting:
+            waiting.remove(request)
+            if not waiting:
+                del self._awaited[request.name]
 
     def _announce(
         self,
@@ -185,7 +237,7 @@ class CatalogHandler(Unserved):
 
     def on_subscribe(self, request: IncomingSubscribe) -> None:
         """Live from the track."""
-        self._catalog.track(request.name).attach(request)
+        self._catalog.subscribe(request)
 
     def on_fetch(self, request: IncomingFetch) -> None:
         """Past objects, within the limit of concurrent fetches."""
@@ -207,6 +259,10 @@ class CatalogHandler(Unserved):
     def on_subscribe_namespace(self, request: IncomingSubscribeNamespace) -> None:
         """Our namespaces under the prefix."""
         self._catalog.interested(request)
+
+    def on_subscribe_tracks(self, request: IncomingSubscribeTracks) -> None:
+        """Our tracks under the prefix."""
+        self._catalog.interested_in_tracks(request)
 
     def on_closed(self, code: int, reason: str) -> None:
         """Forget the connection."""

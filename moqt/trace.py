@@ -104,6 +104,7 @@ class Traced:
         self.wake = transport.wake
         self.reorder = transport.reorder
         self.started = transport.started
+        self.stream_slots = transport.stream_slots
         self.unacknowledged = transport.unacknowledged
         self.unsent = transport.unsent
         self.write_event("begin", role="client" if transport.is_client else "server")

@@ -117,6 +117,10 @@ class TransportSession(Protocol):
         """Send unreliably; False when it cannot fit or the peer takes none."""
         ...
 
+    def stream_slots(self, *, unidirectional: bool) -> int:
+        """Streams of that kind the peer lets us start now; those opened but not started count."""
+        ...
+
     def started(self, stream: int) -> bool:
         """True once the first octet was handed to QUIC: the peer can know of the stream."""
         ...

@@ -173,6 +173,10 @@ class QuicSession:
         self._plan()
         return True
 
+    def stream_slots(self, *, unidirectional: bool) -> int:
+        """0 once the session is over."""
+        return 0 if self._over else _aioquic.stream_slots(self._quic, unidirectional=unidirectional)
+
     def started(self, stream: int) -> bool:
         """Also True for a stream that is gone."""
         entry = self._table.by_handle.get(stream)

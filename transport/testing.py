@@ -192,6 +192,9 @@ class PairSession:
         self._link.datagram(len(data), lambda: other.datagram(data))
         return True
 
+    def stream_slots(self, *, unidirectional: bool) -> int:
+        return 0 if self.closed else self._credit[unidirectional]
+
     def started(self, stream: int) -> bool:
         """Also True for a stream that is gone."""
         entry = self._table.by_handle.get(stream)
@@ -369,6 +372,8 @@ class RecordingSession:
         self.calls: list[tuple[Any, ...]] = []
         self.sources: dict[int, ChunkSource] = {}
         self.started_streams: set[int] = set()
+        #: What ``stream_slots`` says.
+        self.slots = 1 << 20
         self._handles = 0
 
     def take(self) -> list[tuple[Any, ...]]:
@@ -427,6 +432,9 @@ class RecordingSession:
             return False
         self.calls.append(("send_datagram", data))
         return True
+
+    def stream_slots(self, *, unidirectional: bool) -> int:
+        return self.slots
 
     def started(self, stream: int) -> bool:
         return stream in self.started_streams

@@ -27,7 +27,7 @@ from moqt.codec.profile import LATEST, MessageKind, Profile
 from moqt.codec.properties import NO_OPTIONS, SetupOptions
 from moqt.codec.varint import Incomplete
 from moqt.errors import Misuse, ProtocolViolation, RequestCode
-from moqt.model import MAX_NAME_LENGTH, FullTrackName, Location, TrackNamespace
+from moqt.model import MAX_NAME_LENGTH, FullTrackName, Location, Redirect, TrackNamespace
 
 #: draft-22 §9: Message Length has 16 bits.
 MAX_BODY: Final = 65_535
@@ -40,14 +40,6 @@ class Wire(NamedTuple):
 
     read: Callable[[Reader, Place], Any]
     write: Callable[[Writer, Any, Place], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Redirect:
-    """Where to repeat a request (draft-22 §9.4.1); an empty ``uri`` is the current session's."""
-
-    uri: str
-    name: FullTrackName
 
 
 def _plain(read: Callable[[Reader], Any], write: Callable[[Writer, Any], None]) -> Wire:

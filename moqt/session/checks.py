@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from moqt.codec.params import Scope
 from moqt.errors import (
     Misuse,
     ProtocolViolation,
@@ -19,13 +20,20 @@ from moqt.session.filters import RangeFilters
 if TYPE_CHECKING:
     from moqt.codec.params import Parameters
     from moqt.codec.properties import SetupOptions
-    from moqt.model import TrackNamespace
+    from moqt.model import Redirect, TrackNamespace
     from moqt.session.config import SessionConfig
 
 #: draft-22 §9.2: longer is a violation on receipt.
 MAX_GOAWAY_URI: Final = 8192
 #: draft-22 §2.4.3, §6.5: first fields under which nothing of ours is ever published or asked for.
 RESERVED_FIELDS: Final = (b".", b".session")
+
+#: Requests whose target is no track.
+_PREFIX_SCOPES: Final = (
+    Scope.PUBLISH_NAMESPACE,
+    Scope.SUBSCRIBE_NAMESPACE,
+    Scope.SUBSCRIBE_TRACKS,
+)
 
 #: RFC 3986: authority without an empty host, and path-abempty with a query.
 _PCHAR: Final = r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})"
@@ -98,6 +106,12 @@ def check_goaway(uri: str, *, from_client: bool) -> None:
         raise ProtocolViolation("GOAWAY of a client carries a URI")
 
 
+def check_redirect(redirect: Redirect | None, *, from_client: bool) -> None:
+    """A client sends nobody elsewhere (draft-22 §9.4.2)."""
+    if from_client and redirect is not None and redirect.uri:
+        raise ProtocolViolation("REDIRECT of a client carries a URI")
+
+
 # -- what we send: Misuse before anything is written ---------------------------------------------
 
 
@@ -107,6 +121,19 @@ def check_own_goaway(uri: str, *, is_client: bool) -> None:
         raise Misuse("a client's GOAWAY carries no URI (§9.2)")
     if len(uri.encode()) > MAX_GOAWAY_URI:
         raise Misuse(f"a GOAWAY URI has at most {MAX_GOAWAY_URI} octets")
+
+
+def check_own_redirect(refused: RequestRefused, scope: Scope | None, *, is_client: bool) -> None:
+    """What our REDIRECT may say (draft-22 §9.4.2)."""
+    redirect = refused.redirect
+    if (redirect is not None) != (refused.code == RequestCode.REDIRECT):
+        raise Misuse("a redirect goes with the code REDIRECT, and the code with a redirect")
+    if redirect is None:
+        return
+    if is_client and redirect.uri:
+        raise Misuse("a client's REDIRECT carries no URI: leave it empty")
+    if scope in _PREFIX_SCOPES and redirect.name.name:
+        raise Misuse("the redirect of a namespace request has an empty track name")
 
 
 def check_own_namespace(namespace: TrackNamespace) -> None:

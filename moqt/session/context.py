@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from moqt.codec.profile import LATEST, Profile
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.errors import SessionClosed
-    from moqt.model import TrackNamespace
+    from moqt.model import FullTrackName, TrackNamespace
     from moqt.session.config import SessionConfig
     from moqt.session.ports import RequestHandler
     from moqt.session.timers import Timer
+    from moqt.session.tracks import OutgoingSubscribeTracks
     from transport.api import BytesLike, TransportSession
 
 
@@ -87,6 +89,16 @@ class Context:
         self.streams = IncomingStreams(self)
         #: Prefixes of the peer's SUBSCRIBE_NAMESPACE requests in force, for the overlap rule.
         self.interests: set[TrackNamespace] = set()
+        #: The same of its SUBSCRIBE_TRACKS requests.
+        self.track_interests: set[TrackNamespace] = set()
+        #: SUBSCRIBE_TRACKS requests of ours, by request id.
+        self.tracks_wanted: dict[int, OutgoingSubscribeTracks] = {}
+        #: Tracks that the peer publishes to us, and by how many PUBLISH each.
+        self.peer_tracks: Counter[FullTrackName] = Counter()
+        #: Streams of our latest PUBLISH messages, some of which wait for stream credit.
+        self.publishes: list[int] = []
+        #: The peer has said GOAWAY: it takes no new requests.
+        self.leaving = False
         self.timers = Timers()
         self._aliases = 0
         self._held: dict[int, _Held] = {}
@@ -97,6 +109,18 @@ class Context:
     def open_request(self) -> int:
         """A new bidirectional stream for a request of ours."""
         return self.transport.open(SendOrder(Tier.REQUEST), unidirectional=False)
+
+    def may_publish(self) -> bool:
+        """True when one more PUBLISH can go out at once (draft-22 §9.19)."""
+        transport = self.transport
+        self.publishes = [one for one in self.publishes if not transport.started(one)]
+        free = transport.stream_slots(unidirectional=False)
+        return self.established and not self.leaving and len(self.publishes) < free
+
+    def wanted(self, namespace: TrackNamespace) -> OutgoingSubscribeTracks | None:
+        """The SUBSCRIBE_TRACKS of ours that a PUBLISH under ``namespace`` is due to."""
+        found = (one for one in self.tracks_wanted.values() if one.covers(namespace))
+        return next(found, None)
 
     def adopt(self, stream: int, owner: StreamOwner) -> None:
         """From now on ``owner`` hears of ``stream``."""
@@ -145,6 +169,10 @@ class Context:
         self.owners.clear()
         self.peer_requests.clear()
         self.interests.clear()
+        self.track_interests.clear()
+        self.tracks_wanted.clear()
+        self.peer_tracks.clear()
+        self.publishes.clear()
         self.own_tokens.clear()
         self.peer_tokens.clear()
         self.timers.clear()

@@ -20,37 +20,30 @@ from moqt.errors import (
 from moqt.session.checks import (
     check_goaway,
     check_own_goaway,
-    check_own_namespace,
-    check_own_parameters,
     check_setup,
     stream_code,
 )
 from moqt.session.context import Context
 from moqt.session.control import OwnControl, PeerControl
-from moqt.session.fetches import OutgoingFetch
 from moqt.session.intake import Intake
-from moqt.session.namespaces import OutgoingPublishNamespace, OutgoingSubscribeNamespace
-from moqt.session.publishing import OutgoingPublish
+from moqt.session.requester import Requester
 from moqt.session.requests import RequestStream
 from moqt.session.state import Phase, Request
-from moqt.session.status import OutgoingTrackStatus
 from moqt.session.streams import DataStream
-from moqt.session.subscriptions import OutgoingSubscribe
 from transport.api import SendOrder, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.codec.params import Parameters
-    from moqt.errors import MoqtError
-    from moqt.model import FullTrackName, GroupOrder, TrackNamespace, TrackSource
     from moqt.session.config import SessionConfig
-    from moqt.session.ports import NamespaceListener, RequestHandler, TrackReceiver
+    from moqt.session.ports import (
+        RequestHandler,
+    )
     from moqt.session.timers import Timer
     from transport.api import BytesLike, TransportSession
 
 
-class Session:
+class Session(Requester):
     """One MOQT session over one TransportSession; deterministic, does no I/O.
 
     The owner passes transport events with the time of each, calls ``tick`` at ``next_deadline``
@@ -64,18 +57,16 @@ class Session:
         config: SessionConfig,
         profile: Profile = LATEST,
     ) -> None:
-        self._context = Context(transport, handler, config, profile)
+        super().__init__(Context(transport, handler, config, profile))
         self._transport = self._context.transport
         #: What has passed so far: a copy, running streams included.
         self.counters = self._context.counted
         #: Tokens that the peer may keep for us, and in which form each may be sent now.
         self.own_tokens = self._context.own_tokens
-        self._phase = Phase.CONNECTING
         self._over = False
         self._control: int | None = None
         self._peer_control = False
         self._goaway_sent = False
-        self._goaway_seen = False
         self._setup_timer: Timer | None = None
 
     # -- transport events ------------------------------------------------------------------------
@@ -203,64 +194,12 @@ class Session:
     @property
     def may_request(self) -> bool:
         """True while new requests make sense: open, and no GOAWAY has come."""
-        return self._phase is not Phase.CLOSED and not self._goaway_seen
+        return self._phase is not Phase.CLOSED and not self._context.leaving
 
     @property
     def peer_options(self) -> SetupOptions:
         """The peer's SETUP; defaults before it came."""
         return self._context.peer_options
-
-    def subscribe(
-        self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
-    ) -> OutgoingSubscribe:
-        """SUBSCRIBE (draft-22 §9.6)."""
-        self._check_request(name.namespace, parameters)
-        return OutgoingSubscribe(self._context, name, parameters, receiver)
-
-    def fetch(
-        self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
-    ) -> OutgoingFetch:
-        """FETCH (draft-22 §9.11)."""
-        self._check_request(name.namespace, parameters)
-        return OutgoingFetch(self._context, name, parameters, receiver)
-
-    def track_status(
-        self,
-        name: FullTrackName,
-        parameters: Parameters,
-        answer: Callable[[m.RequestOk | MoqtError], None],
-    ) -> OutgoingTrackStatus:
-        """TRACK_STATUS (draft-22 §9.13)."""
-        self._check_request(name.namespace, parameters)
-        return OutgoingTrackStatus(self._context, name, parameters, answer)
-
-    def publish(
-        self,
-        source: TrackSource,
-        parameters: Parameters,
-        order: GroupOrder,
-        answer: Callable[[MoqtError | None], None],
-    ) -> OutgoingPublish:
-        """PUBLISH (draft-22 §9.8); ``order`` is the track's DEFAULT_PUBLISHER_GROUP_ORDER."""
-        self._check_request(source.name.namespace, parameters)
-        return OutgoingPublish(self._context, source, parameters, order, answer)
-
-    def publish_namespace(
-        self,
-        namespace: TrackNamespace,
-        parameters: Parameters,
-        answer: Callable[[MoqtError | None], None],
-    ) -> OutgoingPublishNamespace:
-        """PUBLISH_NAMESPACE (draft-22 §9.14)."""
-        self._check_request(namespace, parameters)
-        return OutgoingPublishNamespace(self._context, namespace, parameters, answer)
-
-    def subscribe_namespace(
-        self, prefix: TrackNamespace, parameters: Parameters, listener: NamespaceListener
-    ) -> OutgoingSubscribeNamespace:
-        """SUBSCRIBE_NAMESPACE (draft-22 §9.15)."""
-        self._check_request(prefix, parameters)
-        return OutgoingSubscribeNamespace(self._context, prefix, parameters, listener)
 
     def goaway(self, uri: str = "", timeout: int = 0) -> None:
         """Say that the session will end soon (draft-22 §9.2).
@@ -313,7 +252,7 @@ class Session:
         context.release_held()
 
     def _goaway(self, message: m.Goaway) -> None:
-        self._goaway_seen = True
+        self._context.leaving = True
         check_goaway(message.uri, from_client=not self._transport.is_client)
         self._context.handler.on_goaway(message.uri, message.timeout)
 
@@ -340,14 +279,6 @@ class Session:
             subscription.receiver.datagram(head, found.payload)
         except MalformedTrack as fault:
             subscription.malformed(fault)
-
-    def _check_request(self, namespace: TrackNamespace, parameters: Parameters) -> None:
-        if self._phase is Phase.CLOSED:
-            raise SessionClosed(0, "the session is closed")
-        if self._goaway_seen:
-            raise Misuse("the peer sent GOAWAY: open new requests on the session it names (§6.6.1)")
-        check_own_namespace(namespace)
-        check_own_parameters(parameters, self._context.peer_options)
 
     def _run_timers(self) -> None:
         self._context.timers.run(self._context.now)

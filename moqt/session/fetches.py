@@ -8,7 +8,6 @@ from moqt.codec import messages as m
 from moqt.codec.params import Parameters, Place, Scope
 from moqt.errors import (
     MalformedTrack,
-    Misuse,
     ProtocolViolation,
     RequestCode,
     RequestRefused,
@@ -19,10 +18,10 @@ from moqt.model import GroupOrder, LocationFilter, LocationFilterType
 from moqt.session.filters import RangeFilters
 from moqt.session.ports import TrackInfo
 from moqt.session.ranges import Delivery, RangeStream
-from moqt.session.requests import IncomingRequest, OutgoingRequest
+from moqt.session.requests import IncomingRequest
 from moqt.session.state import FETCHER, RESPONDER, Request
 from moqt.session.track_requests import TrackRequest
-from moqt.session.updates import OwnUpdates, check_update
+from moqt.session.updatable import UpdatableRequest
 
 if TYPE_CHECKING:
     from moqt.model import FullTrackName, Location, LocationRange, ObjectSink, TrackSource
@@ -33,11 +32,12 @@ if TYPE_CHECKING:
 WHOLE_TRACK = LocationFilter(LocationFilterType.NONE)
 
 
-class OutgoingFetch(TrackRequest, OutgoingRequest):
+class OutgoingFetch(TrackRequest, UpdatableRequest):
     """FETCH of ours: one answer, one data stream, in either order."""
 
     table: ClassVar[Table] = FETCHER
     scope: ClassVar[Scope | None] = Scope.FETCH
+    place: ClassVar[Place] = Place.UPDATE_FETCH
 
     def __init__(
         self, session: Context, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
@@ -45,28 +45,11 @@ class OutgoingFetch(TrackRequest, OutgoingRequest):
         super().__init__(session, lambda request_id: m.Fetch(request_id, name, parameters))
         self.name = name
         self.receiver = receiver
-        self._updates = OwnUpdates(self)
         self._order = parameters.group_order or GroupOrder.ASCENDING
         self._start = _first(parameters)
         self._stream: int | None = None
         self._awaits_stream = True
         session.streams.expect_fetch(self.request_id, self)
-
-    def update(self, parameters: Parameters) -> None:
-        """REQUEST_UPDATE: priority or authorization (draft-22 §9.5); Misuse for anything else."""
-        if self.state not in (Request.PENDING, Request.ESTABLISHED):
-            raise Misuse("only a fetch that is under way can be updated")
-        check_update(parameters, Place.UPDATE_FETCH)
-        self._updates.send(parameters)
-
-    def on_update_ok(self, message: m.RequestOk) -> None:
-        """The oldest open update is applied."""
-        self._updates.answered(message)
-
-    def on_update_error(self, message: m.RequestError) -> None:
-        """It failed: the publisher resets the data (draft-22 §9.5)."""
-        self._updates.answered(message)
-        self.fail(self.failure(message))
 
     @property
     def stop_ends(self) -> bool:

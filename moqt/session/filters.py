@@ -24,6 +24,11 @@ class RangeFilters:
         self._sets = tuple(sets.values())
 
     @property
+    def present(self) -> tuple[RangeFilter, ...]:
+        """The filters themselves."""
+        return self._all
+
+    @property
     def spans(self) -> int:
         """Ranges in all filters together, what MAX_FILTER_RANGES counts."""
         return sum(len(f.spans) for f in self._all)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from moqt.codec import messages as m
 from moqt.codec.control import MessageSplitter
-from moqt.codec.params import Scope
 from moqt.errors import (
     ProtocolViolation,
     RequestCode,
@@ -19,28 +18,16 @@ from moqt.session.fetches import IncomingFetch
 from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
 from moqt.session.publications import IncomingSubscribe
 from moqt.session.publishing import IncomingPublish
-from moqt.session.requests import IncomingRequest, Opening
-from moqt.session.state import RESPONDER
 from moqt.session.status import IncomingTrackStatus
 from moqt.session.tokens import claim_of
+from moqt.session.tracks import IncomingSubscribeTracks
 
 if TYPE_CHECKING:
     from moqt.errors import SessionClosed
     from moqt.model import TrackNamespace
     from moqt.session.context import Context
-    from moqt.session.state import Table
+    from moqt.session.requests import Opening
     from transport.api import BytesLike
-
-
-class RefusedSubscribeTracks(IncomingRequest):
-    """SUBSCRIBE_TRACKS: answered, never with silence (draft-22 §1.6)."""
-
-    table: ClassVar[Table] = RESPONDER
-    scope: ClassVar[Scope | None] = Scope.SUBSCRIBE_TRACKS
-
-    def start(self, message: m.SubscribeTracks) -> None:
-        """Refuse."""
-        self.refuse(RequestCode.NOT_SUPPORTED, "SUBSCRIBE_TRACKS is not served here")
 
 
 _Role: TypeAlias = (
@@ -50,7 +37,7 @@ _Role: TypeAlias = (
     | type[IncomingPublishNamespace]
     | type[IncomingSubscribeNamespace]
     | type[IncomingPublish]
-    | type[RefusedSubscribeTracks]
+    | type[IncomingSubscribeTracks]
 )
 
 #: What may open a request stream, and the role that answers it.
@@ -61,7 +48,7 @@ OPENERS: Final[dict[type, _Role]] = {
     m.PublishNamespace: IncomingPublishNamespace,
     m.SubscribeNamespace: IncomingSubscribeNamespace,
     m.Publish: IncomingPublish,
-    m.SubscribeTracks: RefusedSubscribeTracks,
+    m.SubscribeTracks: IncomingSubscribeTracks,
 }
 
 
@@ -132,7 +119,7 @@ class Intake:
             role.abandon(StreamCode.EXCESSIVE_LOAD)  # nothing of it is kept until the peer's FIN
             return
         if refusal is not None:
-            role.refuse(refusal.code, refusal.reason, refusal.retry_after)
+            role.refuse(refusal.code, refusal.reason, refusal.retry_after, refusal.redirect)
         else:
             role.start(message)  # type: ignore[arg-type]
         role.messages(found[1:], fin)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from moqt.codec import messages as m
 from moqt.codec.fields import check_name
-from moqt.codec.params import Scope
+from moqt.codec.params import Place, Scope
 from moqt.errors import (
     Misuse,
     ProtocolViolation,
     RequestCode,
     RequestFailed,
-    RequestRefused,
     StreamCode,
 )
-from moqt.session.requests import IncomingRequest, OutgoingRequest
+from moqt.session.prefixes import PrefixRequest, under
 from moqt.session.state import ANNOUNCER, INTERESTED, RESPONDER, Request
+from moqt.session.updatable import LastingRequest, UpdatableRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _ENTRY = 64
 
 
-class OutgoingPublishNamespace(OutgoingRequest):
+class OutgoingPublishNamespace(UpdatableRequest):
     """An announcement of ours; ``cancel`` withdraws it.
 
     ``answer`` is called with None when the peer accepts, and with the error when it refuses or
@@ -41,6 +41,7 @@ class OutgoingPublishNamespace(OutgoingRequest):
 
     table: ClassVar[Table] = ANNOUNCER
     scope: ClassVar[Scope | None] = Scope.PUBLISH_NAMESPACE
+    place: ClassVar[Place] = Place.UPDATE_PUBLISH_NAMESPACE
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class OutgoingPublishNamespace(OutgoingRequest):
 
     def on_ok(self, message: m.RequestOk) -> None:
         """Accepted."""
+        self.expires = message.parameters.expires
         self._answer(None)
 
     def failed(self, error: MoqtError, code: int) -> None:
@@ -64,7 +66,7 @@ class OutgoingPublishNamespace(OutgoingRequest):
         self._answer(error)
 
 
-class IncomingPublishNamespace(IncomingRequest):
+class IncomingPublishNamespace(LastingRequest):
     """The peer has tracks under ``namespace``; in force until ``on_end``."""
 
     table: ClassVar[Table] = RESPONDER
@@ -82,7 +84,7 @@ class IncomingPublishNamespace(IncomingRequest):
         """REQUEST_OK."""
         if self.state is Request.PENDING:
             self.state = Request.ESTABLISHED
-            self.send(m.RequestOk())
+            self.grant()
             self.answer_updates()
 
     def revoke(self, code: int) -> None:
@@ -91,11 +93,12 @@ class IncomingPublishNamespace(IncomingRequest):
             self.withdraw(code)
 
 
-class OutgoingSubscribeNamespace(OutgoingRequest):
+class OutgoingSubscribeNamespace(UpdatableRequest):
     """An interest of ours; ``cancel`` ends it."""
 
     table: ClassVar[Table] = INTERESTED
     scope: ClassVar[Scope | None] = Scope.SUBSCRIBE_NAMESPACE
+    place: ClassVar[Place] = Place.UPDATE_SUBSCRIBE_NAMESPACE
 
     def __init__(
         self,
@@ -114,7 +117,19 @@ class OutgoingSubscribeNamespace(OutgoingRequest):
 
     def on_ok(self, message: m.RequestOk) -> None:
         """NAMESPACE messages follow."""
+        self.expires = message.parameters.expires
         self._listener.accepted()
+
+    def update_applied(self, parameters: Parameters) -> None:
+        """Suffixes are relative to the new prefix from here on; what is outside it is gone."""
+        prefix = parameters.track_namespace_prefix
+        if prefix is None:
+            return
+        self.prefix = prefix
+        for namespace in [one for one in self._known if not under(one, prefix)]:
+            self._known.discard(namespace)
+            self._listener.gone(namespace)
+        self._octets = sum(_cost(one[len(prefix) :]) for one in self._known)
 
     def on_namespace(self, message: m.Namespace) -> None:
         """A namespace under the prefix; said twice it is still one."""
@@ -160,34 +175,25 @@ class OutgoingSubscribeNamespace(OutgoingRequest):
         return whole
 
 
-class IncomingSubscribeNamespace(IncomingRequest):
+class IncomingSubscribeNamespace(PrefixRequest):
     """The peer wants to hear of namespaces under ``prefix``; in force until ``on_end``."""
 
     table: ClassVar[Table] = RESPONDER
     scope: ClassVar[Scope | None] = Scope.SUBSCRIBE_NAMESPACE
-    prefix: TrackNamespace
 
     def __init__(self, session: Context, stream: int) -> None:
         super().__init__(session, stream)
         self._told: set[TrackNamespace] = set()
-        self._in_force = False
+
+    @property
+    def space(self) -> set[TrackNamespace]:
+        """Its own: SUBSCRIBE_TRACKS is no overlap (draft-22 §3.6)."""
+        return self.session.interests
 
     def start(self, message: m.SubscribeNamespace) -> None:
         """Check the overlap rule, then ask the application."""
-        self.request_id = message.request_id
-        self.prefix = message.prefix
-        self.parameters = message.parameters
-        if not self._overlaps():
+        if self.begin(message):
             self.ask(self.session.handler.on_subscribe_namespace)
-
-    def accept(self) -> None:
-        """REQUEST_OK; report what is known with ``found`` at once (draft-22 §4.2)."""
-        if self.state is Request.PENDING and not self._overlaps():
-            self.state = Request.ESTABLISHED
-            self._in_force = True
-            self.session.interests.add(self.prefix)
-            self.send(m.RequestOk())
-            self.answer_updates()
 
     def found(self, namespace: TrackNamespace) -> None:
         """NAMESPACE, once per namespace."""
@@ -201,35 +207,11 @@ class IncomingSubscribeNamespace(IncomingRequest):
             self._told.discard(namespace)
             self.send(m.NamespaceDone(self._suffix(namespace)))
 
-    def matches(self, namespace: TrackNamespace) -> bool:
-        """True when ``namespace`` lies under the prefix."""
-        return namespace[: len(self.prefix)] == self.prefix
-
-    def updated(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
-        """A changed prefix is not served yet; anything else needs no action."""
-        if refusal is None and message.parameters.track_namespace_prefix is not None:
-            refusal = RequestRefused(
-                RequestCode.NOT_SUPPORTED, "the prefix of this request cannot be changed"
-            )
-        super().updated(message, refusal)
-
-    def ended(self) -> None:
-        """Free the prefix and tell the application."""
-        if self._in_force:
-            self._in_force = False
-            self.session.interests.discard(self.prefix)
-        super().ended()
-
-    def _overlaps(self) -> bool:
-        """Refuse when a request in force has a prefix of this prefix, or the reverse."""
-        for other in self.session.interests:
-            shorter = min(len(other), len(self.prefix))
-            if other[:shorter] == self.prefix[:shorter]:
-                self.refuse(
-                    RequestCode.PREFIX_OVERLAP, "overlaps a SUBSCRIBE_NAMESPACE of this session"
-                )
-                return True
-        return False
+    def leave(self, wanted: TrackNamespace) -> None:
+        """What the new prefix cannot name is said to be gone while the old one can."""
+        for namespace in sorted(self._told):
+            if not under(namespace, wanted):
+                self.gone(namespace)
 
     def _suffix(self, namespace: TrackNamespace) -> TrackNamespace:
         if not self.matches(namespace):

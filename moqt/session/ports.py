@@ -9,12 +9,20 @@ from moqt.errors import RequestCode, RequestRefused
 if TYPE_CHECKING:
     from moqt.codec.properties import SetupOptions, TrackProperties
     from moqt.errors import MoqtError
-    from moqt.model import Location, ObjectHead, ObjectSink, SubgroupHead, TrackNamespace
+    from moqt.model import (
+        FullTrackName,
+        Location,
+        ObjectHead,
+        ObjectSink,
+        SubgroupHead,
+        TrackNamespace,
+    )
     from moqt.session.fetches import IncomingFetch
     from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
     from moqt.session.publications import IncomingSubscribe
     from moqt.session.publishing import IncomingPublish
     from moqt.session.status import IncomingTrackStatus
+    from moqt.session.tracks import IncomingSubscribeTracks
     from transport.api import BytesLike
 
 
@@ -48,6 +56,10 @@ class RequestHandler(Protocol):
 
     def on_subscribe_namespace(self, request: IncomingSubscribeNamespace) -> None:
         """SUBSCRIBE_NAMESPACE."""
+        ...
+
+    def on_subscribe_tracks(self, request: IncomingSubscribeTracks) -> None:
+        """SUBSCRIBE_TRACKS."""
         ...
 
     def on_publish(self, request: IncomingPublish) -> None:
@@ -86,6 +98,10 @@ class Unserved:
         raise RequestRefused(RequestCode.NOT_SUPPORTED, "this endpoint takes no announcements")
 
     def on_subscribe_namespace(self, request: IncomingSubscribeNamespace) -> None:
+        """Refuse."""
+        raise RequestRefused(RequestCode.NOT_SUPPORTED, "this endpoint publishes nothing")
+
+    def on_subscribe_tracks(self, request: IncomingSubscribeTracks) -> None:
         """Refuse."""
         raise RequestRefused(RequestCode.NOT_SUPPORTED, "this endpoint publishes nothing")
 
@@ -148,6 +164,26 @@ class TrackReceiver(Protocol):
 
     def failed(self, error: MoqtError) -> None:
         """RequestFailed, StreamReset, MalformedTrack or SessionClosed: nothing more will come."""
+        ...
+
+
+class TracksListener(Protocol):
+    """Takes the answers to a SUBSCRIBE_TRACKS of ours."""
+
+    def accepted(self) -> None:
+        """REQUEST_OK; a PUBLISH may have come before."""
+        ...
+
+    def published(self, request: IncomingPublish) -> None:
+        """A track: accept or refuse it; RequestRefused may be raised."""
+        ...
+
+    def skipped(self, name: FullTrackName) -> None:
+        """PUBLISH_SKIPPED: this track will not be offered; it can be subscribed to."""
+        ...
+
+    def ended(self, error: MoqtError | None) -> None:
+        """Nothing more will be offered; None when the peer just finished. Subscriptions go on."""
         ...
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from moqt.session.context import Context
     from moqt.session.state import Table
+    from moqt.session.timers import Timer
     from transport.api import BytesLike
 
 
@@ -222,6 +223,7 @@ class IncomingSubscribe(PublisherHalf, IncomingRequest):
 
     def __init__(self, session: Context, stream: int) -> None:
         super().__init__(session, stream)
+        self._waits: Timer | None = None
         self.prepare(session)
 
     def start(self, message: m.Subscribe) -> None:
@@ -238,6 +240,7 @@ class IncomingSubscribe(PublisherHalf, IncomingRequest):
         """
         if self.state is not Request.PENDING:
             return
+        self._stop_waiting()
         wanted = self.parameters
         largest = source.largest
         alias = self.session.allocate_alias()
@@ -257,6 +260,23 @@ class IncomingSubscribe(PublisherHalf, IncomingRequest):
     def updated(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
         """The subscriber changes what it wants."""
         self.apply_update(message, refusal)
+
+    def refuse_after(self, milliseconds: int) -> None:
+        """TIMEOUT unless it is answered by then (draft-22 §9.20.6)."""
+        self._stop_waiting()
+        self._waits = self.session.call_after_tick(
+            milliseconds / 1000, lambda: self.refuse(RequestCode.TIMEOUT, "no such track came")
+        )
+
+    def ended(self) -> None:
+        """Wait for nothing any more."""
+        self._stop_waiting()
+        super().ended()
+
+    def _stop_waiting(self) -> None:
+        timer, self._waits = self._waits, None
+        if timer is not None:
+            timer.cancel()
 
     def withdrawn(self) -> None:
         """The subscriber cancelled, or its session ended: reset everything of this subscription."""

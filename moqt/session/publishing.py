@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from moqt.errors import MoqtError, SessionClosed
-    from moqt.model import GroupOrder, Location, RangeFilter, TrackSource
+    from moqt.model import GroupOrder, Location, RangeFilter, Redirect, TrackSource
     from moqt.session.context import Context
-    from moqt.session.ports import TrackReceiver
+    from moqt.session.ports import TrackReceiver, TracksListener
     from moqt.session.requests import Opening
     from moqt.session.state import Table
 
@@ -227,7 +228,9 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
         self.properties = TrackProperties()
         self._alias = 0
         self._accepted = False
+        self._counted_out = False
         self._early_done: m.PublishDone | None = None
+        self._interest: TracksListener | None = None
         self._lifetime = Lifetime(session, self._expired)
 
     def take_in(self, message: Opening) -> None:
@@ -235,8 +238,10 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
         super().take_in(message)
         if isinstance(message, m.Publish):
             self._alias = message.track_alias
-            self.prepare(message.name, message.parameters)
+            asked = self._due_to(message)
+            self.prepare(message.name, asked)
             self.session.streams.offer(self._alias, self)
+            self.session.peer_tracks[message.name] += 1
 
     def start(self, message: m.Publish) -> None:
         """Ask the application; not for what nobody here may process (draft-22 §3.7)."""
@@ -249,7 +254,8 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
         if unknown := self.properties.unknown_mandatory:
             self.refuse(RequestCode.UNSUPPORTED_EXTENSION, not_understood(unknown))
         else:
-            self.ask(self.session.handler.on_publish)
+            due_to = self._interest
+            self.ask(self.session.handler.on_publish if due_to is None else due_to.published)
 
     def accept(self, receiver: TrackReceiver) -> None:
         """PUBLISH_OK; ``receiver`` gets what has come and what will come."""
@@ -267,10 +273,16 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
             self.state = Request.DRAINING
             self.on_publish_done(done)
 
-    def refuse(self, code: RequestCode, reason: str = "", retry_after: int | None = None) -> None:
+    def refuse(
+        self,
+        code: RequestCode,
+        reason: str = "",
+        retry_after: int | None = None,
+        redirect: Redirect | None = None,
+    ) -> None:
         """REQUEST_ERROR, and STOP_SENDING for data that is here already (draft-22 §9.8)."""
         pending = self.state is Request.PENDING
-        super().refuse(code, reason, retry_after)
+        super().refuse(code, reason, retry_after, redirect)
         if pending:
             self.session.streams.refused(self._alias)
 
@@ -301,6 +313,10 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
 
     def ignore(self, message: m.PublishDone | m.PublishStateNotify) -> None:
         """Of no use to one who has not accepted."""
+
+    def fetch_order(self, request_id: int) -> GroupOrder | None:
+        """A fill begins when the subscription is established: before that there is none."""
+        return super().fetch_order(request_id) if self._accepted else None
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -346,8 +362,25 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
     def ended(self) -> None:
         """Free its alias and tell the application."""
         self.session.streams.answered(self._alias, self)
+        self.drop_fills()
+        if not self._counted_out:
+            self._counted_out = True
+            self.session.peer_tracks -= Counter((self.name,))
         self._lifetime.cancel()
         super().ended()
+
+    def _due_to(self, message: m.Publish) -> Parameters:
+        """With what a SUBSCRIBE_TRACKS of ours has asked for besides (draft-22 §3.6.2)."""
+        wanted = self.session.wanted(message.name.namespace)
+        if wanted is None:
+            return message.parameters
+        self._interest = wanted.listener
+        asked = wanted.parameters
+        return replace(
+            message.parameters,
+            fill=asked.fill,
+            range_filters=object_filters(asked.range_filters),
+        )
 
     def _expired(self) -> None:
         why = RequestFailed(RequestCode.TIMEOUT, "the publisher did not extend it in time")

@@ -15,7 +15,7 @@ from moqt.errors import (
     SessionClosed,
     StreamCode,
 )
-from moqt.session.checks import check_goaway, check_own_goaway
+from moqt.session.checks import check_goaway, check_own_goaway, check_own_redirect, check_redirect
 from moqt.session.state import Request, Table
 from moqt.session.tokens import ANSWERS, tokens_of
 from moqt.session.updates import PeerUpdates
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from moqt.codec.messages import Message
     from moqt.codec.params import Parameters, Scope
     from moqt.errors import MoqtError
+    from moqt.model import Redirect
     from moqt.session.context import Context
     from moqt.session.timers import Timer
     from moqt.session.tokens import Claim
@@ -170,8 +171,10 @@ class RequestStream:
 
     def send_error(self, refused: RequestRefused) -> None:
         """REQUEST_ERROR (draft-22 §9.4)."""
+        client = self.session.transport.is_client
+        check_own_redirect(refused, self.scope, is_client=client)
         retry = 0 if refused.retry_after is None else refused.retry_after + 1
-        self.send(m.RequestError(refused.code, retry, refused.reason))
+        self.send(m.RequestError(refused.code, retry, refused.reason, refused.redirect))
 
     def close(self) -> None:
         """All has been said: FIN, and the application hears of the end."""
@@ -306,9 +309,10 @@ class OutgoingRequest(RequestStream):
 
     def failure(self, message: m.RequestError) -> RequestFailed:
         """REQUEST_ERROR as the exception an application sees (draft-22 §9.4, §13)."""
+        check_redirect(message.redirect, from_client=not self.session.transport.is_client)
         retry = message.retry_interval - 1 if message.retry_interval else None
         if message.code in RequestCode._value2member_map_:
-            return RequestFailed(message.code, message.reason, retry)
+            return RequestFailed(message.code, message.reason, retry, message.redirect)
         reason = f"{message.reason} (code {message.code:#x})".lstrip()
         return RequestFailed(RequestCode.INTERNAL_ERROR, reason, retry)
 
@@ -376,10 +380,16 @@ class IncomingRequest(RequestStream):
         self.request_id = message.request_id
         self.parameters = message.parameters
 
-    def refuse(self, code: RequestCode, reason: str = "", retry_after: int | None = None) -> None:
+    def refuse(
+        self,
+        code: RequestCode,
+        reason: str = "",
+        retry_after: int | None = None,
+        redirect: Redirect | None = None,
+    ) -> None:
         """REQUEST_ERROR and FIN; ``retry_after`` in ms, None: do not repeat (draft-22 §9.4)."""
         if self.state is Request.PENDING:
-            self.send_error(RequestRefused(code, reason, retry_after))
+            self.send_error(RequestRefused(code, reason, retry_after, redirect))
             self.close()
 
     def ask(self, method: Callable[[Self], None]) -> None:
@@ -387,7 +397,7 @@ class IncomingRequest(RequestStream):
         try:
             method(self)
         except RequestRefused as refused:
-            self.refuse(refused.code, refused.reason, refused.retry_after)
+            self.refuse(refused.code, refused.reason, refused.retry_after, refused.redirect)
 
     # -- REQUEST_UPDATE --------------------------------------------------------------------------
 

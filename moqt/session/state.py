@@ -54,13 +54,21 @@ STATUS_ASKER: Final[Table] = {
 }
 STATUS_ANSWERER: Final[Table] = {}
 
-#: PUBLISH_NAMESPACE as its sender sees it; we never update one (draft-22 §4.1).
+#: PUBLISH_NAMESPACE as its sender sees it (draft-22 §4.1).
 ANNOUNCER: Final[Table] = {
     (_PENDING, m.RequestOk): (_OPEN, "on_ok"),
     (_PENDING, m.RequestError): (_CLOSED, "on_error"),
+    (_OPEN, m.RequestOk): (_OPEN, "on_update_ok"),
+    (_OPEN, m.RequestError): (_OPEN, "on_update_error"),
 }
 
-#: SUBSCRIBE_NAMESPACE as its sender sees it; we never update one (draft-22 §4.2).
+#: SUBSCRIBE_TRACKS as its sender sees it (draft-22 §3.6).
+TRACKS: Final[Table] = {
+    **ANNOUNCER,
+    (_OPEN, m.PublishSkipped): (_OPEN, "on_skipped"),
+}
+
+#: SUBSCRIBE_NAMESPACE as its sender sees it (draft-22 §4.2).
 INTERESTED: Final[Table] = {
     **ANNOUNCER,
     (_OPEN, m.Namespace): (_OPEN, "on_namespace"),

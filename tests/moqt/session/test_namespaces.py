@@ -154,17 +154,6 @@ def test_a_failed_update_closes_the_request(opening: m.Message) -> None:
     assert not leftovers(wire.session)
 
 
-@pytest.mark.rule("M315", "M395")
-def test_the_prefix_cannot_be_changed() -> None:
-    wire = catalog_wire(Catalog())
-    stream = wire.bidi(m.SubscribeNamespace(0, LIVE))
-    wire.send(stream, m.RequestUpdate(8, Parameters(track_namespace_prefix=ROOM1)))
-    error = wire.last(stream)
-    assert isinstance(error, m.RequestError)
-    assert error.code == RequestCode.NOT_SUPPORTED
-    assert wire.answer(stream).end == FIN
-
-
 def test_only_namespaces_under_the_prefix_are_told() -> None:
     wire = Wire()
     stream = wire.bidi(m.SubscribeNamespace(0, ROOM1))
