@@ -175,6 +175,10 @@ class Connection:
         except TimeoutError:
             self.sink.closed(code, reason, False)
 
+    def abandon(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
+        """Close at once, whatever is still queued."""
+        self._session.close(code, reason)
+
     def subscribe(
         self,
         name: FullTrackName,

@@ -58,7 +58,11 @@ async def connect(
 
     await transport_connect(place, sink, tls=tls or ClientTls(), options=quic_options(quic))
     connection = made[-1]
-    await connection.ready()
+    try:
+        await connection.ready()
+    except BaseException:  # cancelled, too: nobody else knows of it
+        connection.abandon()
+        raise
     return connection
 
 
