@@ -41,7 +41,7 @@ class Door:
         self._session = session
         self._on_ready: Callable[[], None] | None = on_ready
         self._timer: asyncio.TimerHandle | None = None
-        session.on_deadline(self._arm)
+        session.timers.on_change = self._arm
         #: How the session ended.
         self.end: asyncio.Future[SessionClosed] = self._loop.create_future()
 

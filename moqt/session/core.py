@@ -52,7 +52,7 @@ class Session:
     """One MOQT session over one TransportSession; deterministic, does no I/O.
 
     The owner passes transport events with the time of each, calls ``tick`` at ``next_deadline``
-    (which ``on_deadline`` says has changed), and makes requests. ``draft-22 §6``.
+    (``timers.on_change`` says when that has changed), and makes requests. ``draft-22 §6``.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Session:
         profile: Profile = LATEST,
     ) -> None:
         self._context = Context(transport, handler, config, profile)
+        self.timers = self._context.timers
         self._transport = transport
         self._phase = Phase.CONNECTING
         self._over = False
@@ -173,10 +174,6 @@ class Session:
     def next_deadline(self) -> float | None:
         """When ``tick`` must be called at the latest; None for never."""
         return None if self._phase is Phase.CLOSED else self._context.timers.next_deadline()
-
-    def on_deadline(self, callback: Callable[[], None]) -> None:
-        """Tell ``callback`` whenever ``next_deadline`` has come nearer."""
-        self._context.timers.on_change = callback
 
     # -- application -----------------------------------------------------------------------------
 
