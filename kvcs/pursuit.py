@@ -64,7 +64,7 @@ class Pursuit:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.source = source
-        #: Sessions and publications used, in that order.
+        #: Sessions and publications tried, in that order.
         self.tried: list[Link] = [source.link]
         self.names: list[PublicationName] = [source.name]
         #: What went wrong on the way, each once.
@@ -253,7 +253,6 @@ class Pursuit:
             )
             if other is None:
                 raise self.incomplete("no other source has them")
-            self.names.append(other.name)
             self._watched = True
             self.source, self._version = other, other.watch.version
             self._apply(other.entry)

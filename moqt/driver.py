@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _FLUSH_STEP: Final = 0.005
 #: A peer that acknowledges nothing more delays our close no longer than this, in seconds.
 CLOSE_TIMEOUT: Final = 2.0
+#: One that takes some, but ever so slowly, delays it no longer than this: 10 GiB at 20 MB/s.
+CLOSE_LIMIT: Final = 600.0
 
 
 class Door:
@@ -159,15 +161,23 @@ class Connection:
         """Wait for the end of the session and say how it ended."""
         return await asyncio.shield(self.sink.end)
 
-    async def close(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
-        """Deliver what is queued while the peer takes some within CLOSE_TIMEOUT, then close."""
-        left = self._transport.unacknowledged()
-        deadline = self._loop.time() + CLOSE_TIMEOUT
-        while left and self.is_open and self._loop.time() < deadline:
+    async def close(
+        self, code: int = SessionCode.NO_ERROR, reason: str = "", *, limit: float = CLOSE_LIMIT
+    ) -> None:
+        """Deliver what is queued while the peer takes some within CLOSE_TIMEOUT, then close.
+
+        After ``limit`` seconds it closes at once.
+        """
+        time = self._loop.time
+        end = time() + limit
+        # What the peer makes us add meanwhile is no progress.
+        least = left = self._transport.unacknowledged()
+        deadline = time() + CLOSE_TIMEOUT
+        while left and self.is_open and time() < min(deadline, end):
             await asyncio.sleep(_FLUSH_STEP)
-            before, left = left, self._transport.unacknowledged()
-            if left < before:
-                deadline = self._loop.time() + CLOSE_TIMEOUT
+            left = self._transport.unacknowledged()
+            if left < least:
+                least, deadline = left, time() + CLOSE_TIMEOUT
         self._session.close(code, reason)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moqt.codec.profile import LATEST
-from moqt.driver import Connection, Door
+from moqt.driver import CLOSE_LIMIT, Connection, Door
 from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
 from transport.config import ClientTls, QuicOptions, ServerTls
@@ -97,10 +98,10 @@ class Server:
         """The socket is open."""
         self._listener = listener
 
-    async def close(self, code: int = 0, reason: str = "") -> None:
-        """Close every connection, after what is queued for it, and the socket."""
-        for connection in tuple(self.connections):
-            await connection.close(code, reason)
+    async def close(self, code: int = 0, reason: str = "", *, limit: float = CLOSE_LIMIT) -> None:
+        """Close every connection, after what is queued for it (in ``limit`` s), and the socket."""
+        closing = (one.close(code, reason, limit=limit) for one in tuple(self.connections))
+        await asyncio.gather(*closing)
         await self._listener.close(code, reason)
 
 

@@ -141,6 +141,8 @@ class IncomingSubscribe(IncomingRequest):
         filters = self.filters.updated(wanted.range_filters)
         if refusal is None:
             refusal = check_spans(filters, self.session.config)
+        if refusal is None and wanted.fill is not None:
+            refusal = self._too_many_fills()
         if refusal is not None or source is None:
             refusal = refusal or RequestRefused(RequestCode.INTERNAL_ERROR)
             self.send_error(refusal)
@@ -197,6 +199,12 @@ class IncomingSubscribe(IncomingRequest):
             Place(self.request_id, against=order is not self.group_order),
         )
         self._fills[fill] = inherits
+
+    def _too_many_fills(self) -> RequestRefused | None:
+        limit = self.session.config.max_fills
+        if len(self._fills) < limit:
+            return None
+        return RequestRefused(RequestCode.EXCESSIVE_LOAD, f"{limit} fills are open")
 
     def _fill_over(self, fill: RangeStream, *, counted: bool) -> None:
         self._fills.pop(fill, None)
