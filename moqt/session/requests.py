@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from moqt.codec.messages import Message
     from moqt.codec.params import Parameters, Scope
     from moqt.errors import MoqtError
-    from moqt.model import FullTrackName, GroupOrder, ObjectSink
+    from moqt.model import FullTrackName, ObjectSink
     from moqt.session.context import Context
     from moqt.session.ports import TrackReceiver
     from moqt.session.timers import Timer
@@ -152,8 +152,8 @@ class RequestStream:
         if self._goaway_sent:
             raise Misuse("a request stream carries one GOAWAY (§9.2)")
         check_own_goaway(uri, is_client=self.session.transport.is_client)
-        self._goaway_sent = True
         self.send(m.Goaway(uri, timeout))
+        self._goaway_sent = True
         if timeout:
             self.session.call_after_tick(timeout / 1000, self._goaway_overdue)
 
@@ -350,10 +350,6 @@ class TrackRequest(OutgoingRequest):
         """Stop the data streams with ``code`` and leave every map."""
         raise NotImplementedError
 
-    def fetch_order(self, request_id: int) -> GroupOrder | None:
-        """Group order of the fetch stream ``request_id``; None when none is awaited."""
-        raise NotImplementedError
-
     def open_fetch(self, stream: int, request_id: int) -> ObjectSink:
         """The fetch stream ``request_id`` starts."""
         raise NotImplementedError
@@ -459,10 +455,8 @@ class IncomingRequest(RequestStream):
 
     def withdraw(self, code: int) -> None:
         """Nobody wants it any more: release what was held for it, leave the stream."""
-        over = self.state is Request.CLOSED
         self.abandon(code)
-        if not over:
-            self.withdrawn()
+        self.withdrawn()
 
     def session_closed(self, error: SessionClosed) -> None:
         """The requester is gone."""

@@ -242,6 +242,21 @@ def test_filters_and_properties() -> None:
     assert ok.properties == track.properties
 
 
+@pytest.mark.rule("M365", "M114", "M115")
+@pytest.mark.parametrize("priority", [None, 3])
+def test_the_priority_of_a_fetch(priority: int | None) -> None:
+    wire = Wire()
+    wire.bidi(m.Fetch(0, NAME, Parameters(subscriber_priority=priority)))
+    wire.handler.requests[0].accept(published())
+    _, opened = wire.calls("open")
+    # Most urgent until the first object says how urgent it is: it is pulled, and then moved.
+    assert (opened[2].subscriber, opened[2].publisher) == (priority or 128, 0)
+    moved = [order for _, order in wire.transport.pull(opened[1]) if order is not None]
+    assert [(o.subscriber, o.publisher) for o in moved] == [
+        (priority or 128, group) for group in (10, 11, 12)
+    ]
+
+
 @pytest.mark.rule("M043")
 def test_what_is_published_later_is_no_part_of_it() -> None:
     track = published()

@@ -205,6 +205,8 @@ def test_requests_are_answered_once_and_late() -> None:
     request.refuse(RequestCode.UNAUTHORIZED, "no")
     request.refuse(RequestCode.DOES_NOT_EXIST, "no")
     assert wire.answer(stream).messages == [m.RequestError(1, 0, "no")]
+    wire.reset(stream)
+    wire.lose()
     assert ends == ["end"]
 
 
@@ -359,6 +361,7 @@ def test_a_second_answer(ask: Ask) -> None:
     request = ask(wire.session, [])
     wire.send(request.stream, m.RequestError(RequestCode.DOES_NOT_EXIST))
     assert wire.fault is None
+    assert wire.answer(request.stream).end == FIN  # there is no more to say
     wire.send(request.stream, m.RequestError(RequestCode.DOES_NOT_EXIST))
     assert wire.fault is VIOLATION
 

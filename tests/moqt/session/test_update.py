@@ -136,6 +136,24 @@ def test_a_failed_update_ends_the_subscription() -> None:
     assert not leftovers(wire.session)
 
 
+@pytest.mark.rule("M313")
+def test_an_update_that_fails_while_streams_drain() -> None:
+    track = Track(NAME)
+    track.subgroup(0).object(0, b"x")
+    wire, stream, request = served(track)
+    update(wire, stream, fill=NO_PARAMETERS)  # has not had its turn yet: it is not counted
+    track.end()
+    assert request.active
+    wire.send(stream, m.RequestUpdate(wire.id(), Parameters(subscriber_priority=3)))
+    assert isinstance(wire.last(stream), m.RequestOk)
+    wire.send(stream, m.RequestUpdate(wire.id(), BY_ALIAS))
+    done = wire.last(stream)
+    assert isinstance(done, m.PublishDone)
+    assert (done.status, done.stream_count) == (DoneCode.UPDATE_FAILED, 0)
+    wire.send(stream, fin=True)
+    assert not leftovers(wire.session)
+
+
 @pytest.mark.rule("M059", "M285")
 def test_ranges_in_force_add_up() -> None:
     wire, stream, request = served(max_filter_ranges=3)
