@@ -107,7 +107,6 @@ class Track:
     ) -> Iterator[StoredObject | Gap | None]:
         """Objects of the range, one by one; never "not yet", since all of it is here."""
         self._still_kept()
-        self._still_kept()
         groups = sorted(self._groups)
         first = bisect_left(groups, within.start.group)
         last = len(groups) if within.end is None else bisect_right(groups, within.end.group)

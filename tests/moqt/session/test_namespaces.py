@@ -104,6 +104,15 @@ def test_a_prefix_is_free_again_when_its_request_is_over(end: str) -> None:
 
 
 @pytest.mark.rule("M107")
+def test_nobody_is_asked_about_an_overlap() -> None:
+    wire = Wire()
+    wire.bidi(m.SubscribeNamespace(0, LIVE))
+    wire.handler.requests[0].accept()
+    wire.bidi(m.SubscribeNamespace(2, ROOM1))
+    assert len(wire.handler.requests) == 1
+
+
+@pytest.mark.rule("M107")
 def test_of_two_that_wait_only_one_is_accepted() -> None:
     wire = Wire()
     streams = [wire.bidi(m.SubscribeNamespace(wire.id(), LIVE)) for _ in range(2)]

@@ -154,6 +154,17 @@ def test_an_update_that_fails_while_streams_drain() -> None:
     assert not leftovers(wire.session)
 
 
+@pytest.mark.rule("M494")
+def test_fills_that_wait_are_bounded() -> None:
+    track = Track(NAME)
+    track.subgroup(0).object(0, b"x")
+    wire, stream, request = served(track, max_fills=3)
+    for _ in range(3):
+        assert isinstance(update(wire, stream, fill=NO_PARAMETERS), m.RequestOk)
+    assert isinstance(update(wire, stream, fill=NO_PARAMETERS), m.PublishDone)
+    assert not request.active
+
+
 @pytest.mark.rule("M059", "M285")
 def test_ranges_in_force_add_up() -> None:
     wire, stream, request = served(max_filter_ranges=3)
