@@ -9,6 +9,7 @@ from kvcs.bell import Bell
 from kvcs.errors import IncompletePublication, ManifestRejected
 from kvcs.legs import Leg
 from kvcs.manifest import check_successor
+from kvcs.manifest_track import MAX_VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +33,6 @@ SETTLE_TIMEOUT: Final = 1.0
 FRUITLESS_ROUNDS: Final = 2
 #: Setbacks that are told: their words are the peers', and so is their number.
 MAX_SETBACKS: Final = 32
-#: Manifest versions that count as progress, beyond the objects: a peer may not spin them out.
-MAX_VERSIONS: Final = 4096
 
 
 class Plan(NamedTuple):

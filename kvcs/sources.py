@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvcs.discovery import Prompt, Search
 from kvcs.errors import KvcsError, ManifestRejected, UnknownPublication
-from kvcs.manifest_track import ManifestWatch
+from kvcs.manifest_track import MAX_VERSIONS, ManifestWatch
 from moqt.errors import MalformedTrack
 
 if TYPE_CHECKING:
@@ -163,15 +163,15 @@ class Sources:
     ) -> Source | None:
         """Until the manifest lists the segment, no more comes, or nothing new for ``patience``."""
         loop = asyncio.get_running_loop()
-        version, since = watch.version, loop.time()
+        version, since, versions = watch.version, loop.time(), 0
         while True:
             if watch.rejected is not None:
                 raise watch.rejected
             entry = watch.manifest.segment(segment) if watch.manifest is not None else None
             if watch.manifest is not None and entry is not None:
                 return Source(link, watch.name, watch, watch.manifest, entry)
-            if watch.version != version:
-                version, since = watch.version, loop.time()
+            if watch.version != version and versions < MAX_VERSIONS:
+                version, since, versions = watch.version, loop.time(), versions + 1
             left = since + patience - loop.time()
             if watch.settled or left <= 0:
                 return None
