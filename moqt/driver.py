@@ -170,14 +170,14 @@ class Connection:
         """
         time = self._loop.time
         end = time() + limit
-        # What the peer makes us add meanwhile is no progress.
-        least = left = self._transport.unacknowledged()
+        left = self._transport.unacknowledged()
         deadline = time() + CLOSE_TIMEOUT
         while left and self.is_open and time() < min(deadline, end):
             await asyncio.sleep(_FLUSH_STEP)
-            left = self._transport.unacknowledged()
-            if left < least:
-                least, deadline = left, time() + CLOSE_TIMEOUT
+            # Sources go on filling up what the peer takes: any decrease is progress.
+            before, left = left, self._transport.unacknowledged()
+            if left < before:
+                deadline = time() + CLOSE_TIMEOUT
         self._session.close(code, reason)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
