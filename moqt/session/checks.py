@@ -111,6 +111,15 @@ def check_goaway(uri: str, *, from_client: bool) -> None:
         raise ProtocolViolation("GOAWAY of a client carries a URI")
 
 
+def reserved(namespace: TrackNamespace) -> RequestRefused | None:
+    """Why nobody need be asked about a namespace (draft-22 §2.4.3, §6.5)."""
+    if namespace and namespace[0] in RESERVED_FIELDS:
+        return RequestRefused(
+            RequestCode.DOES_NOT_EXIST, "nothing is published under a reserved namespace"
+        )
+    return None
+
+
 # -- what we send: Misuse before anything is written ---------------------------------------------
 
 
@@ -130,10 +139,11 @@ def check_own_parameters(
     parameters: Parameters, peer: SetupOptions, filters: RangeFilters | None = None
 ) -> None:
     """What the peer's SETUP allows (draft-22 §9.1.6, §8.9); ``filters`` are all then in force."""
-    if any(
-        token.alias_type is not AliasType.USE_VALUE for token in parameters.authorization_tokens
-    ):
+    tokens = parameters.authorization_tokens
+    if {token.alias_type for token in tokens} - {AliasType.USE_VALUE}:
         raise Misuse("authorization tokens are sent by value: use Token.use_value")
+    if len(set(tokens)) < len(tokens):
+        raise Misuse("an authorization token is given twice: once is enough (§8.9)")
     fill = RangeFilters(parameters.fill.range_filters if parameters.fill else ())
     spans = max((filters or RangeFilters(parameters.range_filters)).spans, fill.spans)
     if spans > peer.max_filter_ranges:

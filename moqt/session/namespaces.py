@@ -15,6 +15,7 @@ from moqt.errors import (
     RequestRefused,
     StreamCode,
 )
+from moqt.session.checks import reserved
 from moqt.session.requests import IncomingRequest, OutgoingRequest
 from moqt.session.state import ANNOUNCER, INTERESTED, RESPONDER, Request
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from moqt.session.ports import NamespaceListener
     from moqt.session.state import Table
 
+_OVERLAP = "overlaps a SUBSCRIBE_NAMESPACE of this session"
 #: What remembering a namespace costs besides its octets.
 _ENTRY = 64
 
@@ -171,18 +173,26 @@ class IncomingSubscribeNamespace(IncomingRequest):
         super().__init__(session, stream)
         self._told: set[TrackNamespace] = set()
         self._in_force = False
+        #: Called when the peer has changed ``prefix``: report what it matches now with ``found``.
+        self.on_prefix: Callable[[], None] | None = None
 
     def start(self, message: m.SubscribeNamespace) -> None:
         """Check the overlap rule, then ask the application."""
         self.request_id = message.request_id
         self.prefix = message.prefix
         self.parameters = message.parameters
-        if not self._overlaps():
+        if self._overlapping(self.prefix):
+            self.refuse(RequestCode.PREFIX_OVERLAP, _OVERLAP)
+        else:
             self.ask(self.session.handler.on_subscribe_namespace)
 
     def accept(self) -> None:
         """REQUEST_OK; report what is known with ``found`` at once (draft-22 §4.2)."""
-        if self.state is Request.PENDING and not self._overlaps():
+        if self.state is not Request.PENDING:
+            return
+        if self._overlapping(self.prefix):
+            self.refuse(RequestCode.PREFIX_OVERLAP, _OVERLAP)
+        else:
             self.state = Request.ESTABLISHED
             self._in_force = True
             self.session.interests.add(self.prefix)
@@ -206,12 +216,26 @@ class IncomingSubscribeNamespace(IncomingRequest):
         return namespace[: len(self.prefix)] == self.prefix
 
     def update(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
-        """A changed prefix is not served yet; anything else needs no action."""
-        if refusal is None and message.parameters.track_namespace_prefix is not None:
-            refusal = RequestRefused(
-                RequestCode.NOT_SUPPORTED, "the prefix of this request cannot be changed"
-            )
-        super().update(message, refusal)
+        """A new prefix must not overlap others either; the old one counts until REQUEST_OK."""
+        prefix = message.parameters.track_namespace_prefix
+        if prefix is None or refusal is not None:
+            super().update(message, refusal)
+            return
+        self.session.interests.discard(self.prefix)
+        refusal = reserved(prefix)
+        if refusal is None and self._overlapping(prefix):
+            refusal = RequestRefused(RequestCode.PREFIX_OVERLAP, _OVERLAP)
+        if refusal is not None:
+            super().update(message, refusal)
+            return
+        for namespace in sorted(self._told):
+            if namespace[: len(prefix)] != prefix:
+                self.gone(namespace)
+        super().update(message, None)
+        self.prefix = prefix
+        self.session.interests.add(prefix)
+        if self.on_prefix is not None:
+            self.on_prefix()
 
     def ended(self) -> None:
         """Free the prefix and tell the application."""
@@ -220,14 +244,11 @@ class IncomingSubscribeNamespace(IncomingRequest):
             self.session.interests.discard(self.prefix)
         super().ended()
 
-    def _overlaps(self) -> bool:
-        """Refuse when a request in force has a prefix of this prefix, or the reverse."""
+    def _overlapping(self, prefix: TrackNamespace) -> bool:
+        """True when a request in force has a prefix of ``prefix``, or the reverse."""
         for other in self.session.interests:
-            shorter = min(len(other), len(self.prefix))
-            if other[:shorter] == self.prefix[:shorter]:
-                self.refuse(
-                    RequestCode.PREFIX_OVERLAP, "overlaps a SUBSCRIBE_NAMESPACE of this session"
-                )
+            shorter = min(len(other), len(prefix))
+            if other[:shorter] == prefix[:shorter]:
                 return True
         return False
 

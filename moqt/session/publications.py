@@ -16,6 +16,7 @@ from moqt.session.ranges import Delivery, Place, RangeStream
 from moqt.session.requests import IncomingRequest
 from moqt.session.state import RESPONDER, Request
 from moqt.session.subgroups import SubgroupStream
+from moqt.session.timeouts import UNLIMITED
 
 if TYPE_CHECKING:
     from moqt.model import (
@@ -50,6 +51,9 @@ class IncomingSubscribe(IncomingRequest):
         self.group_order = GroupOrder.ASCENDING
         self.within = WHOLE_TRACK.on_subscription(None)
         self.filters = RangeFilters()
+        #: Delivery timeouts of the track, and those that the subscriber asks for.
+        self.published_timeouts = UNLIMITED
+        self.timeouts = UNLIMITED
         self._place = WHOLE_TRACK
         self._source: TrackSource | None = None
         self._subgroups: set[SubgroupStream] = set()
@@ -80,6 +84,7 @@ class IncomingSubscribe(IncomingRequest):
         properties = b"" if wanted.include_properties is False else source.properties
         self.send(m.SubscribeOk(alias, Parameters(largest_object=largest), properties))
         self._source = source
+        self.published_timeouts = UNLIMITED.overridden(source.properties)
         self.track_alias = alias
         self.state = Request.ESTABLISHED
         self.group_order = wanted.group_order or order
@@ -165,6 +170,7 @@ class IncomingSubscribe(IncomingRequest):
         super().ended()
 
     def _apply(self, wanted: Parameters, largest: Location | None) -> None:
+        self.timeouts = self.timeouts.updated(wanted)
         if wanted.forward is not None:
             self.forward = wanted.forward
         if wanted.location_filter is not None:

@@ -247,6 +247,9 @@ class OutgoingRequest(RequestStream):
 
     def failure(self, message: m.RequestError) -> RequestFailed:
         """REQUEST_ERROR as the exception an application sees (draft-22 §9.4, §13)."""
+        redirect = message.redirect
+        if redirect is not None and redirect.uri and not self.session.transport.is_client:
+            raise ProtocolViolation("a redirect of a client names a URI")
         retry = message.retry_interval - 1 if message.retry_interval else None
         if message.code in RequestCode._value2member_map_:
             return RequestFailed(message.code, message.reason, retry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moqt.codec.data import SubgroupEncoder, SubgroupHeader, encode_subgroup_header
 from moqt.errors import StreamCode
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from moqt.errors import MoqtError
     from moqt.model import Gap, SubgroupHead
     from moqt.session.publications import IncomingSubscribe
+    from moqt.session.timeouts import Timeouts
+    from moqt.session.timers import Timer
     from transport.api import BytesLike, ChunkSource
+
+
+#: In the place of an Object ID: the clock of the whole subgroup.
+_ALL: Final = -1
 
 
 class SubgroupStream:
@@ -29,12 +35,14 @@ class SubgroupStream:
 
     __slots__ = (
         "_begun",
+        "_clocks",
         "_cut",
         "_finished",
         "_head",
         "_items",
         "_late",
         "_left_out",
+        "_limits",
         "_over",
         "_parked",
         "_subscription",
@@ -49,6 +57,8 @@ class SubgroupStream:
         self._transport = subscription.session.transport
         self._head = head
         self._items: deque[ObjectHead | BytesLike] = deque()
+        self._limits: Timeouts | None = None  # the publisher's, known with the first object
+        self._clocks: dict[int, Timer] = {}  # of objects that wait, and of the subgroup
         self._parked = False
         self._finished = False
         self._over = False
@@ -65,11 +75,18 @@ class SubgroupStream:
         """An object; opens the stream if it is the first that passes."""
         if self._over:
             return
+        if self._limits is None:
+            self._limits = self._subscription.published_timeouts
+            if self._head.first_object:
+                self._limits = self._limits.overridden(head.properties)
         if self.stream is None:
             if not self._admits(head):
                 return
             self._open()
         self._items.append(head)
+        asked = self._subscription.timeouts.object
+        if asked or self._limits.object:
+            self._expire(head.object, asked, self._limits.object)
         self._wake()
 
     def write(self, view: BytesLike) -> None:
@@ -87,6 +104,8 @@ class SubgroupStream:
     def finish(self) -> None:
         """FIN when everything that belongs here has gone, else reset."""
         self._finished = True
+        if self._limits is not None and self.stream is not None and not self._over:
+            self._expire(_ALL, self._limits.subgroup, self._subscription.timeouts.subgroup)
         self._wake()
 
     def abort(self, code: int) -> None:
@@ -134,7 +153,9 @@ class SubgroupStream:
         subscription = self._subscription
         if not subscription.active:
             return False
-        passes = subscription.forward and head.location in subscription.within
+        start, end = subscription.within
+        place = head.group, head.object
+        passes = subscription.forward and start <= place and (end is None or place <= end)
         if passes and subscription.filters.admit(head):
             return True
         if not self._begun:
@@ -159,19 +180,21 @@ class SubgroupStream:
     def _chunks(self, stream: int) -> ChunkSource:
         items = self._items
         encoder: SubgroupEncoder | None = None
-        skipping = False
-        while True:
+        sending = False
+        while items or not self._finished:
             if not items:
-                if self._finished:
-                    break
                 self._parked = True
                 yield None
                 continue
             item = items.popleft()
-            if isinstance(item, ObjectHead):
-                skipping = not self._admits(item)
-                if skipping:
-                    continue
+            if not isinstance(item, ObjectHead):
+                if sending:
+                    yield Chunk((item,))
+                continue
+            if self._clocks and self._expired(item.object):
+                self._give_up(stream, StreamCode.DELIVERY_TIMEOUT)
+            sending = self._admits(item)
+            if sending:
                 prefix = b""
                 if encoder is None:
                     self._begun = True
@@ -182,12 +205,32 @@ class SubgroupStream:
                 while items and not isinstance(items[0], ObjectHead):
                     views.append(items.popleft())  # type: ignore[arg-type]
                 yield Chunk(tuple(views))
-            elif not skipping:
-                yield Chunk((item,))
         if not self._begun or self._incomplete:
-            self._over = True
-            self._close(stream, counted=self._begun)
-            raise StreamAbort(StreamCode.CANCELLED)
+            self._give_up(stream, StreamCode.CANCELLED)
+
+    def _give_up(self, stream: int, code: int) -> None:
+        """From inside the source: reset."""
+        self._over = True
+        self._items.clear()
+        self._close(stream, counted=self._begun)
+        raise StreamAbort(code)
+
+    def _expire(self, what: int, *limits: int) -> None:
+        """Reset when ``what`` is not through within the smaller limit, in ms (draft-22 §5.2)."""
+        limit = min(filter(None, limits), default=0)
+        if limit:
+            session = self._subscription.session
+            self._clocks[what] = session.call_after_tick(
+                limit / 1000, lambda: self.abort(StreamCode.DELIVERY_TIMEOUT)
+            )
+
+    def _expired(self, number: int) -> bool:
+        """True when an object's turn came too late; else its clock stops."""
+        clock = self._clocks.pop(number, None)
+        if clock is None:
+            return False
+        clock.cancel()
+        return clock.due is not None and clock.due <= self._subscription.session.now
 
     @property
     def _incomplete(self) -> bool:
@@ -218,5 +261,8 @@ class SubgroupStream:
         )
 
     def _close(self, stream: int, *, counted: bool) -> None:
+        for clock in self._clocks.values():
+            clock.cancel()
+        self._clocks.clear()
         self._subscription.session.forget(stream)
         self._subscription.stream_over(self, counted=counted)

@@ -106,6 +106,7 @@ class OutgoingSubscribe(TrackRequest):
         """A failed update; PUBLISH_DONE(UPDATE_FAILED) follows (draft-22 §9.5)."""
         if not self._updates:
             raise ProtocolViolation("REQUEST_ERROR without an open REQUEST_UPDATE")
+        self.failure(message)
         self._drop_fill(self._updates.popleft().request_id)
 
     def on_state_notify(self, message: m.PublishStateNotify) -> None:

@@ -117,7 +117,8 @@ RANGES: list[tuple[str, LocationFilter | None, list[tuple[int, int]], tuple[int,
 ]
 
 
-@pytest.mark.rule("M039", "M043", "M045", "M055", "M342", "M343", "M047", "M048", "M372")
+@pytest.mark.rule("M039", "M040", "M043", "M045", "M055", "M342", "M343", "M047", "M048")
+@pytest.mark.rule("M353", "M372")
 @pytest.mark.parametrize(("_", "place", "expected", "end"), RANGES, ids=[row[0] for row in RANGES])
 def test_ranges(_: str, place: Any, expected: Any, end: Any) -> None:
     wire, stream, answers, record, ended = fetched(published(), Parameters(location_filter=place))

@@ -64,7 +64,7 @@ def update(wire: Wire, stream: int, **parameters: Any) -> m.Message:
 # -- as publisher --------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("M311", "M526", "M319", "M385")
+@pytest.mark.rule("M311", "M318", "M526", "M319", "M385")
 def test_every_update_has_its_answer() -> None:
     track = Track(NAME)
     wire, stream, _ = served(track)
