@@ -19,7 +19,7 @@ help: ## list the verbs
 
 setup: $(DEV_STAMP) ## make the virtual environment with all development tools
 
-demo: $(RUN_STAMP) ## publish, stream, verify and resume a KV cache on this machine
+demo: $(RUN_STAMP) ## a real model's KV cache, published and retrieved in four ways on this machine
 	@$(PY) -m kvcs.demo $(ARGS)
 
 fmt: $(DEV_STAMP) ## format the code and sort its imports

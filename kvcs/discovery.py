@@ -27,8 +27,10 @@ Probe: TypeAlias = bool | Literal["prefix3", "each"]
 ANSWER_TIMEOUT: Final = 5.0
 #: MOQT has no end marker: so long after REQUEST_OK nothing has come means none.
 NONE_AFTER: Final = 0.25
-#: Once one has come, others that are known follow within this.
+#: Once one has come, others that are known follow within this, and all of them within that: a
+#: peer that invents one after another must not keep a question waiting.
 MORE_AFTER: Final = 0.05
+ALL_AFTER: Final = 1.0
 #: Prefixes asked for one by one: at once, and altogether.
 PROBES_AT_ONCE: Final = 8
 MAX_PROBES: Final = 64
@@ -262,8 +264,8 @@ class Search:
         deadline = loop.time() + NONE_AFTER
         while not self.matches() and loop.time() < deadline:
             await self._links.changed.wait(deadline - loop.time())
-        known = 0
-        while (now := len(self.matches())) > known:
+        known, deadline = 0, loop.time() + ALL_AFTER
+        while (now := len(self.matches())) > known and loop.time() < deadline:
             known = now
             await asyncio.sleep(MORE_AFTER)
 

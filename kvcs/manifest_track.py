@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Octets of versions that are arriving at once; there is rarely more than one.
 MAX_HELD: Final = 2 * MAX_MANIFEST_OCTETS
+#: Versions that count as progress without an object: a peer may not spin them out for ever.
+MAX_VERSIONS: Final = 4096
 
 #: draft, Retrieval during Production: what is current on the fill, what follows live.
 _FOLLOW: Final = Parameters(

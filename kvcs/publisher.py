@@ -222,7 +222,7 @@ class Publisher:
             _log.warning("closing: what was queued is cut off after %g s", CLOSE_LIMIT)
         for publication in publications:
             publication.withdraw()
-        await asyncio.gather(*(server.close() for server in self._servers))
+        await asyncio.gather(*(server.close(limit=0.0) for server in self._servers))
         self._servers.clear()
 
     async def __aenter__(self) -> Self:

@@ -9,6 +9,7 @@ from kvcs.bell import Bell
 from kvcs.errors import IncompletePublication, ManifestRejected
 from kvcs.legs import Leg
 from kvcs.manifest import check_successor
+from kvcs.manifest_track import MAX_VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +33,6 @@ SETTLE_TIMEOUT: Final = 1.0
 FRUITLESS_ROUNDS: Final = 2
 #: Setbacks that are told: their words are the peers', and so is their number.
 MAX_SETBACKS: Final = 32
-#: Manifest versions that count as progress, beyond the objects: a peer may not spin them out.
-MAX_VERSIONS: Final = 4096
 
 
 class Plan(NamedTuple):
@@ -64,7 +63,7 @@ class Pursuit:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.source = source
-        #: Sessions and publications used, in that order.
+        #: Sessions and publications tried, in that order.
         self.tried: list[Link] = [source.link]
         self.names: list[PublicationName] = [source.name]
         #: What went wrong on the way, each once.
@@ -253,7 +252,6 @@ class Pursuit:
             )
             if other is None:
                 raise self.incomplete("no other source has them")
-            self.names.append(other.name)
             self._watched = True
             self.source, self._version = other, other.watch.version
             self._apply(other.entry)

@@ -41,6 +41,11 @@ MAX_PAUSE: Final = 4.0
 MAX_OFFERS: Final = 1 << 16
 #: A URL whose session has died is dialled once more in one retrieval, not for ever.
 SESSIONS_PER_URL: Final = 2
+#: GOAWAYs that one retrieval follows, and places they add that are remembered: who is sent on and
+#: on does not arrive.
+MAX_MOVES: Final = 16
+#: Seconds that a consumer's last words, its cancellations, may take.
+CLOSE_LIMIT: Final = 5.0
 #: What another attempt may cure.
 _PASSING: Final = (ConnectFault.UNREACHABLE, ConnectFault.TIMEOUT, ConnectFault.REFUSED)
 
@@ -238,6 +243,8 @@ class Links:
         self._monitor = monitor
         self._links: list[Link] = []
         self._places: dict[MoqtUrl, ClientTls] = {}
+        #: Those among them that only a GOAWAY named, oldest first.
+        self._moves: dict[MoqtUrl, None] = {}
         self._server: Server | None = None
         self._dialling = asyncio.Lock()
 
@@ -248,12 +255,14 @@ class Links:
 
     @property
     def urls(self) -> tuple[MoqtUrl, ...]:
-        """Every URL that was ever given, in order."""
+        """Every URL that was given, and the latest that GOAWAYs named, in order."""
         return tuple(self._places)
 
     async def connect(self, urls: Sequence[MoqtUrl], tls: ClientTls, wait: float = 0.0) -> Link:
         """A session with the first URL that answers; raises ConnectFailed."""
         self._places |= dict.fromkeys(urls, tls)
+        for url in urls:
+            self._moves.pop(url, None)
         _, link = await dial_first(urls, self._dial, wait)
         return link
 
@@ -282,6 +291,8 @@ class Links:
                 if link not in tried:
                     return link
             for url in self._untried(tried):
+                if url not in self._places:
+                    continue  # forgotten meanwhile
                 try:
                     return await self._dial(url)
                 except (ConnectFailed, SessionClosed) as error:
@@ -290,14 +301,16 @@ class Links:
 
     async def close(self) -> None:
         """End every session, then stop listening."""
-        closing = (link.connection.close() for link in self._links if link.connection.is_open)
-        await asyncio.gather(*closing)
+        open_ones = (link.connection for link in self._links if link.connection.is_open)
+        await asyncio.gather(*(one.close(limit=CLOSE_LIMIT) for one in open_ones))
         self._links.clear()
         if self._server is not None:
-            await self._server.close()
+            await self._server.close(limit=CLOSE_LIMIT)
 
     def _untried(self, tried: Collection[Link]) -> list[MoqtUrl]:
         """Where a GOAWAY sent us first, then fresh URLs, then those whose one session has died."""
+        if sum(link.moved_to is not None for link in tried) > MAX_MOVES:
+            return []
         counts = {url: sum(link.url == url for link in tried) for url in self._places}
         alive = {link.url for link in self.open}
         left = [url for url, count in counts.items() if count < SESSIONS_PER_URL]
@@ -330,7 +343,17 @@ class Links:
 
     def _link_changed(self, link: Link) -> None:
         if link.moved_to is not None and link.url is not None:
-            self._places.setdefault(link.moved_to, self._places[link.url])
+            self._remember(link.moved_to, self._places.get(link.url))
         if link.over and link in self._links:
             self._links.remove(link)
         self.changed.ring()
+
+    def _remember(self, url: MoqtUrl, tls: ClientTls | None) -> None:
+        """A place that a GOAWAY named; of many only the latest are kept."""
+        if url in self._places or tls is None:
+            return
+        if len(self._moves) >= MAX_MOVES:
+            oldest = next(iter(self._moves))
+            del self._moves[oldest], self._places[oldest]
+        self._places[url] = tls
+        self._moves[url] = None

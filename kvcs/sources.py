@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvcs.discovery import Prompt, Search
 from kvcs.errors import KvcsError, ManifestRejected, UnknownPublication
-from kvcs.manifest_track import ManifestWatch
+from kvcs.manifest_track import MAX_VERSIONS, ManifestWatch
 from moqt.errors import MalformedTrack
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from kvcs.manifest import Manifest, SegmentEntry
     from kvcs.names import PublicationName, TrackName
     from kvcs.relays import Link, Links
+
+
+#: Publications tried in place of another, in one retrieval: each may take its time to say nothing.
+MAX_ALTERNATIVES: Final = 8
 
 
 class Source(NamedTuple):
@@ -86,13 +90,14 @@ class Sources:
         self,
         like: Source,
         tracks: Sequence[TrackName],
-        tried: Collection[PublicationName],
+        tried: list[PublicationName],
         patience: float,
         note: Callable[[str], None],
     ) -> Source | None:
         """One of the same prefix, not yet ``tried``, that may be combined with ``like``.
 
-        Only if both manifests say deterministic (draft, Verification and Recovery).
+        Only if both manifests say deterministic (draft, Verification and Recovery). Each that is
+        looked at is added to ``tried``, of which there are MAX_ALTERNATIVES besides the first.
         """
         name = like.name
         prompt = Prompt(name.scope_id, name.compat_id, (name.anchor_key,), 1)
@@ -106,6 +111,10 @@ class Sources:
             if not like.manifest.deterministic:
                 note("another publication is not combined with it: it is not deterministic")
                 return None
+            if len(tried) > MAX_ALTERNATIVES:
+                note(f"no more than {MAX_ALTERNATIVES} other publications are tried")
+                return None
+            tried.append(one.name)
             try:
                 other = await self.open(one.name, like.entry.segment, patience)
             except KvcsError as error:
@@ -154,15 +163,15 @@ class Sources:
     ) -> Source | None:
         """Until the manifest lists the segment, no more comes, or nothing new for ``patience``."""
         loop = asyncio.get_running_loop()
-        version, since = watch.version, loop.time()
+        version, since, versions = watch.version, loop.time(), 0
         while True:
             if watch.rejected is not None:
                 raise watch.rejected
             entry = watch.manifest.segment(segment) if watch.manifest is not None else None
             if watch.manifest is not None and entry is not None:
                 return Source(link, watch.name, watch, watch.manifest, entry)
-            if watch.version != version:
-                version, since = watch.version, loop.time()
+            if watch.version != version and versions < MAX_VERSIONS:
+                version, since, versions = watch.version, loop.time(), versions + 1
             left = since + patience - loop.time()
             if watch.settled or left <= 0:
                 return None

@@ -39,8 +39,9 @@ def loads(data: bytes, *, max_octets: int, max_values: int) -> object:
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        # The last of its name is what a dict keeps: whoever is another came before it.
+        last = {name: at for at, (name, _) in enumerate(pairs)}
+        twice = next(name for at, (name, _) in enumerate(pairs) if last[name] != at)
         raise ValueError(f"member {twice[:64]!r} occurs twice")
     return found
 

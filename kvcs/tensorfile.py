@@ -9,6 +9,7 @@ import mmap
 import os
 import re
 import secrets
+import stat
 import struct
 from pathlib import Path
 from types import MappingProxyType
@@ -72,6 +73,10 @@ class TensorSpec(NamedTuple):
         return math.prod(self.shape) * ELEMENT_OCTETS[self.dtype]
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 class TensorFile:
     """A safetensors file, mapped and wholly validated; ``view`` copies nothing.
 
@@ -82,8 +87,12 @@ class TensorFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         try:
-            with self.path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
+            # A pipe must not block here before it is seen to be none of ours.
+            with open(self.path, "rb", opener=_open_at_once) as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise self._refuse("must be a regular file, to be mapped")
+                size = found.st_size
                 head = file.read(_LENGTH.size)
                 if len(head) < _LENGTH.size:
                     raise self._refuse(f"{size} octets are too few for a safetensors file")
@@ -320,6 +329,11 @@ class TensorFileWriter:
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.path = Path(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise OutputFailed(
+                f"file {self.path} cannot be written: it is a directory or a device, and would be"
+                " replaced; name a regular file, or a new one"
+            )
         self._tensors = dict(tensors)
         self._parts: dict[str, dict[int, int]] = {name: {} for name in tensors}
         self._offsets: dict[str, int] = {}

@@ -63,10 +63,7 @@ class Plane:
         self._size = wanted.geometry.block_octets(Component.K)
         self._layer_octets = wanted.blocks * self._size
         total = len(wanted.layers) * self._layer_octets
-        try:
-            self._memory = memoryview(mmap.mmap(-1, total, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-        except (OSError, OverflowError) as error:
-            raise InvalidInput(f"no memory for {total} octets: {error}") from None
+        self._memory = _aside(total)
 
     def layer(self, layer: int) -> memoryview:
         """The layer's tensor."""
@@ -77,6 +74,14 @@ class Plane:
         """Where one block of it goes."""
         at = (place.group - self._first) * self._layer_octets + place.object * self._size
         return self._memory[at : at + self._size]
+
+
+def _aside(octets: int) -> memoryview:
+    """Room for a copy that takes pages only as octets arrive; InvalidInput without memory."""
+    try:
+        return memoryview(mmap.mmap(-1, octets, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except (OSError, OverflowError) as error:
+        raise InvalidInput(f"no memory for {octets} octets: {error}") from None
 
 
 class _Spare(NamedTuple):
@@ -113,6 +118,7 @@ class TrackAssembler:
         self._component = int(name.component)
         self._octets = wanted.geometry.block_octets(name.component)
         self._writing: dict[Location, ObjectStream] = {}
+        self._copying: dict[Location, ObjectStream] = {}
         self._spares: dict[Location, _Spare] = {}
 
     def wants(self, place: Location) -> bool:
@@ -134,9 +140,19 @@ class TrackAssembler:
         )
 
     def claim(self, stream: ObjectStream, place: Location) -> list[memoryview]:
-        """Where the data of ``place`` go: into the layer, or aside if another copy was first."""
+        """Where the data of ``place`` go: into the layer, or aside if another copy was first.
+
+        Nowhere (empty) while one is coming in aside: a peer may send any number at once.
+        """
         if place in self.verified or place in self._writing:
-            return [memoryview(bytearray(self._octets))]
+            if place in self._copying:
+                return []
+            try:
+                aside = _aside(self._octets)
+            except InvalidInput:
+                return []
+            self._copying[place] = stream
+            return [aside]
         self._writing[place] = stream
         return [plane.place(place) for plane in self._planes]
 
@@ -150,6 +166,8 @@ class TrackAssembler:
         if not (self._vouched(place, digest) and self._sound(data, digest)):
             self.give_up(stream, place)
             return
+        if self._copying.get(place) is stream:
+            del self._copying[place]
         owner = self._writing.get(place)
         spare = self._spares.get(place)
         known = self.verified.get(place) if spare is None else spare.digest
@@ -168,6 +186,8 @@ class TrackAssembler:
 
     def give_up(self, stream: ObjectStream, place: Location) -> None:
         """This copy will not be whole: the place is free again, or a spare copy takes it."""
+        if self._copying.get(place) is stream:
+            del self._copying[place]
         if self._writing.get(place) is not stream:
             return
         del self._writing[place]
@@ -374,5 +394,9 @@ class ObjectStream:
             return
         self._digest = header.digest
         self._places = self._track.claim(self, place)
+        if not self._places:
+            self._track.counters.duplicates += 1
+            self._drop()
+            return
         self._queue = self._places[:0:-1]
         self._fill(self._places[0])

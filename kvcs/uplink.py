@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from kvcs.relays import dial_first, moved_to
+from kvcs.relays import ROUND_PAUSE, dial_first, moved_to
 from moqt.endpoint import connect
 from moqt.publisher import CatalogHandler
 from transport.errors import ConnectFailed
@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: A lost relay is dialled again for so many seconds: time enough to start another machine.
 REDIAL_WINDOW: Final = 300.0
+#: Sessions kept for what still runs on them after GOAWAY; the oldest is closed for one more.
+MAX_SESSIONS: Final = 4
 
 
 class Uplink:
@@ -42,9 +44,13 @@ class Uplink:
         quic: QuicOptions | None,
         monitor: Monitor | None = None,
     ) -> None:
-        self.connections: set[Connection] = set()
+        #: Open sessions, oldest first.
+        self.connections: dict[Connection, None] = {}
         self._catalog = catalog
+        self._given = urls
         self._urls = urls
+        self._ready_at = 0.0
+        self._evicting: set[asyncio.Task[None]] = set()
         self._tls = tls
         self._limits = limits
         self._config = config
@@ -64,13 +70,13 @@ class Uplink:
         self._closing = True
         if self._redialling is not None:
             self._redialling.cancel()
-        await asyncio.gather(*(connection.close() for connection in self.connections))
+        await asyncio.gather(*(one.close() for one in self.connections), *self._evicting)
 
     def sent_away(self, uri: str) -> None:
         """GOAWAY: the next session is at ``uri``; where we are when it is empty."""
         target = moved_to(uri)
         if target is not None:
-            others = (url for url in self._urls if url != target)
+            others = (url for url in self._given if url != target)
             self._urls = (target, *others)
         self._redial()
 
@@ -88,12 +94,22 @@ class Uplink:
         )
 
     def _up(self, connection: Connection) -> None:
-        self.connections.add(connection)
+        if len(self.connections) >= MAX_SESSIONS:
+            self._evict(next(iter(self.connections)))
+        self._ready_at = asyncio.get_running_loop().time() + ROUND_PAUSE
+        self.connections[connection] = None
         connection.when_closed(lambda: self._down(connection))
         self._catalog.announce_on(connection)
 
+    def _evict(self, oldest: Connection) -> None:
+        """Close a session that a relay left open after one GOAWAY too many."""
+        del self.connections[oldest]
+        task = asyncio.get_running_loop().create_task(oldest.close())
+        self._evicting.add(task)
+        task.add_done_callback(self._evicting.discard)
+
     def _down(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if not self.connections:
             self._redial()
 
@@ -103,6 +119,8 @@ class Uplink:
 
     async def _dial_again(self) -> None:
         try:
+            # A relay that sends us away at once must not make us dial without rest.
+            await asyncio.sleep(self._ready_at - asyncio.get_running_loop().time())
             url, connection = await dial_first(self._urls, self._dial, REDIAL_WINDOW)
         except ConnectFailed as error:
             _log.error("nothing is announced any more: %s", error)

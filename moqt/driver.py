@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _FLUSH_STEP: Final = 0.005
 #: A peer that acknowledges nothing more delays our close no longer than this, in seconds.
 CLOSE_TIMEOUT: Final = 2.0
+#: One that takes some, but ever so slowly, delays it no longer than this: 10 GiB at 20 MB/s.
+CLOSE_LIMIT: Final = 600.0
 
 
 class Door:
@@ -50,7 +52,7 @@ class Door:
         self._session = session
         self._on_ready: Callable[[], None] | None = on_ready
         self._timer: asyncio.TimerHandle | None = None
-        session.on_deadline(self._arm)
+        session.timers.on_change = self._arm
         #: How the session ended.
         self.end: asyncio.Future[SessionClosed] = self._loop.create_future()
 
@@ -173,21 +175,33 @@ class Connection:
         """Wait for the end of the session and say how it ended."""
         return await asyncio.shield(self.sink.end)
 
-    async def close(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
-        """Deliver what is queued while the peer takes some within CLOSE_TIMEOUT, then close."""
+    async def close(
+        self, code: int = SessionCode.NO_ERROR, reason: str = "", *, limit: float = CLOSE_LIMIT
+    ) -> None:
+        """Deliver what is queued while the peer takes some within CLOSE_TIMEOUT, then close.
+
+        After ``limit`` seconds it closes at once.
+        """
+        time = self._loop.time
+        end = time() + limit
         left = self._transport.unacknowledged()
-        deadline = self._loop.time() + CLOSE_TIMEOUT
-        while left and self.is_open and self._loop.time() < deadline:
+        deadline = time() + CLOSE_TIMEOUT
+        while left and self.is_open and time() < min(deadline, end):
             await asyncio.sleep(_FLUSH_STEP)
+            # Sources go on filling up what the peer takes: any decrease is progress.
             before, left = left, self._transport.unacknowledged()
             if left < before:
-                deadline = self._loop.time() + CLOSE_TIMEOUT
+                deadline = time() + CLOSE_TIMEOUT
         self._session.close(code, reason)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self.wait_closed()
         except TimeoutError:
             self.sink.closed(code, reason, False)
+
+    def abandon(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
+        """Close at once, whatever is still queued."""
+        self._session.close(code, reason)
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from moqt.codec.profile import LATEST
+from moqt.driver import CLOSE_LIMIT, Connection
 from moqt.monitor import Monitor
 from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
@@ -61,7 +63,11 @@ async def connect(
 
     await transport_connect(place, sink, tls=tls or ClientTls(), options=quic_options(quic))
     connection = made[-1]
-    await connection.ready()
+    try:
+        await connection.ready()
+    except BaseException:  # cancelled, too: nobody else knows of it
+        connection.abandon()
+        raise
     return connection
 
 
@@ -98,10 +104,10 @@ class Server:
         """The socket is open."""
         self._listener = listener
 
-    async def close(self, code: int = 0, reason: str = "") -> None:
-        """Close every connection, after what is queued for it, and the socket."""
-        for connection in tuple(self.connections):
-            await connection.close(code, reason)
+    async def close(self, code: int = 0, reason: str = "", *, limit: float = CLOSE_LIMIT) -> None:
+        """Close every connection, after what is queued for it (in ``limit`` s), and the socket."""
+        closing = (one.close(code, reason, limit=limit) for one in tuple(self.connections))
+        await asyncio.gather(*closing)
         await self._listener.close(code, reason)
 
     async def __aenter__(self) -> Self:

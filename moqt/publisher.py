@@ -174,9 +174,14 @@ class Catalog:
         if not request.active:
             return
         self._interests.add(request)
-        for namespace in self._namespaces:
-            if request.matches(namespace):
-                request.found(namespace)
+
+        def tell() -> None:
+            for namespace in self._namespaces:
+                if request.matches(namespace):
+                    request.found(namespace)
+
+        request.on_change = tell
+        tell()
 
     def interested_in_tracks(self, request: IncomingSubscribeTracks) -> None:
         """Answer a SUBSCRIBE_TRACKS; offer what is here, and what will be added."""

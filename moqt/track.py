@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from transport.api import BytesLike
 
 _NO_PROPERTIES: Final = TrackProperties()
+_LAST: Final = Location(MAX_VI64, MAX_VI64)
 
 
 class Track:
@@ -90,7 +91,7 @@ class Track:
     def last_within(self, within: LocationRange) -> Location | None:
         """The last object of the range that a fetch would deliver."""
         for group in sorted(self._groups, reverse=True):
-            if within.start.group <= group and (within.end is None or group <= within.end.group):
+            if within.start.group <= group <= (within.end or _LAST).group:
                 for stored in reversed(self._groups[group]):
                     head = stored.head
                     if head.status is ObjectStatus.NORMAL and head.location in within:
@@ -102,11 +103,9 @@ class Track:
     ) -> Iterator[StoredObject | Gap | None]:
         """Objects of the range, one by one; never "not yet", since all of it is here."""
         self._still_kept()
-        self._still_kept()
+        start, end = within.start, within.end or _LAST
         groups = sorted(self._groups)
-        first = bisect_left(groups, within.start.group)
-        last = len(groups) if within.end is None else bisect_right(groups, within.end.group)
-        chosen = groups[first:last]
+        chosen = groups[bisect_left(groups, start.group) : bisect_right(groups, end.group)]
         if order is GroupOrder.DESCENDING:
             chosen.reverse()
         for group in chosen:
@@ -114,7 +113,8 @@ class Track:
             for stored in tuple(self._groups[group]):
                 self._still_kept()
                 head = stored.head
-                if head.status is ObjectStatus.NORMAL and head.location in within:
+                place = head.group, head.object
+                if head.status is ObjectStatus.NORMAL and start <= place <= end:
                     yield stored
 
     # -- producing -------------------------------------------------------------------------------
@@ -218,10 +218,12 @@ class Track:
         head = stored.head
         place = head.location
         kept = self._groups.get(head.group, [])
-        at = bisect_left(kept, place, key=_location)
+        at = len(kept)
+        if kept and head.object <= kept[-1].head.object:
+            at = bisect_left(kept, head.object, key=_object_id)
         if self._final is not None and place > self._final:
             raise Misuse(f"object {place} lies beyond the end of the track at {self._final}")
-        if at < len(kept) and kept[at].head.location == place:
+        if at < len(kept) and kept[at].head.object == head.object:
             raise Misuse(f"object {place} was published before: one payload for ever")
         if at and kept[at - 1].head.status is ObjectStatus.END_OF_GROUP:
             raise Misuse(f"object {place} lies beyond the end of its group")
@@ -236,9 +238,6 @@ class Track:
         if self._largest is None or place > self._largest:
             self._largest = place
 
-    def _writer_over(self, writer: SubgroupWriter) -> None:
-        self._writers.discard(writer)
-
     def _still_kept(self) -> None:
         if self._discarded:
             raise StreamAbort(StreamCode.INTERNAL_ERROR)
@@ -248,8 +247,8 @@ class Track:
             raise Misuse("the track has ended")
 
 
-def _location(stored: StoredObject) -> Location:
-    return stored.head.location
+def _object_id(stored: StoredObject) -> int:
+    return stored.head.object
 
 
 def _octets(view: BytesLike) -> BytesLike:
@@ -343,7 +342,7 @@ class SubgroupWriter:
 
     def _close(self) -> tuple[ObjectSink, ...]:
         self._over = True
-        self._track._writer_over(self)
+        self._track._writers.discard(self)
         sinks = tuple(self._sinks.values())
         self._sinks.clear()
         return sinks

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from kvcs.cli.output import emit_json, printable
+from kvcs.cli.output import emit_json, one_line, printable
 from kvcs.errors import KvcsError
 from moqt.errors import MoqtError
 from transport.errors import ConnectFailed, ConnectFault, TransportError
@@ -49,7 +49,7 @@ class Failure(click.ClickException):
             with suppress(BrokenPipeError):
                 emit_json("error", kind=self.kind, message=self.message, exit_code=self.exit_code)
                 return
-        click.echo(f"error: {printable(self.message)}", err=True)
+        click.echo(f"error: {one_line(self.message)}", err=True)
 
 
 class Command(click.Command):
@@ -89,13 +89,23 @@ class Command(click.Command):
             raise _failure(error, message, as_json=as_json, verbose=verbose) from error
 
 
+class HarmlessFormatter(logging.Formatter):
+    """One line a message, and no control characters: a peer's reason must not steer a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The message, in one line."""
+        return one_line(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802, ANN401 - logging's name and type
+        """The traceback, in the lines it has."""
+        return printable(super().formatException(ei))
+
+
 def _log_to_stderr(verbose: int) -> None:
     """aioquic stays one step quieter: at first its warnings repeat what we say ourselves."""
-    logging.basicConfig(
-        level=_LEVELS[min(verbose + 1, len(_LEVELS) - 1)],
-        format="%(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(HarmlessFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=_LEVELS[min(verbose + 1, len(_LEVELS) - 1)], handlers=[handler])
     logging.getLogger("quic").setLevel(_LEVELS[min(verbose, len(_LEVELS) - 1)])
 
 
@@ -163,5 +173,5 @@ def _usage_reported(*, as_json: bool) -> Iterator[None]:
 
 def _failure(error: Exception, message: str, *, as_json: bool, verbose: int) -> Failure:
     if verbose >= _TRACEBACK_FROM:
-        traceback.print_exception(error)
+        click.echo(printable("".join(traceback.format_exception(error))), nl=False, err=True)
     return Failure(message or type(error).__name__, type(error).__name__, as_json=as_json)

@@ -124,6 +124,11 @@ def printable(text: str) -> str:
     )
 
 
+def one_line(text: str) -> str:
+    """``printable`` without line ends: a peer's words must not look like lines of ours."""
+    return printable(text.replace("\n", "\N{REPLACEMENT CHARACTER}"))
+
+
 def wall_clock(loop_time: Callable[[], float]) -> Callable[[float], float]:
     """Turns times of an event loop into Unix time, comparable between processes."""
     offset = time.time() - loop_time()

@@ -22,7 +22,7 @@ from kvcs.cli.options import (
     peer_options,
     run_options,
 )
-from kvcs.cli.output import choose_output, wall_clock
+from kvcs.cli.output import choose_output, one_line, wall_clock
 from kvcs.cli.values import COUNT, FILE, LAYERS, SECONDS, URL
 from kvcs.cli.waiting import line_on_stdin
 from kvcs.cli.waterfall import Arrival, waterfall
@@ -355,7 +355,7 @@ def _write(file: TensorFileWriter, layer: Layer) -> None:
 
 
 def _summary(options: SubOptions, report: Report, output: Output) -> None:
-    setbacks = "".join(f"\n  setback: {setback}" for setback in report.setbacks)
+    setbacks = "".join(f"\n  setback: {one_line(setback)}" for setback in report.setbacks)
     place = "" if options.out is None else f"\nwritten: {options.out}"
     output.say(
         "report",

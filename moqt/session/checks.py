@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from moqt.model import Redirect, TrackNamespace
     from moqt.session.config import SessionConfig
 
-#: draft-22 §9.2: longer is a violation on receipt.
-MAX_GOAWAY_URI: Final = 8192
 #: draft-22 §2.4.3, §6.5: first fields under which nothing of ours is ever published or asked for.
 RESERVED_FIELDS: Final = (b".", b".session")
 
@@ -45,19 +43,17 @@ _AUTHORITY: Final = re.compile(
     r"(?::[0-9]*)?"
 )
 
-#: HTTP/3 codes that stand for codes of WebTransport streams; some peers send them on raw QUIC too.
-_MAPPED_FIRST: Final = 0x52E4A40FA8DB
-_MAPPED_LAST: Final = 0x52E5AC983162
+#: The HTTP/3 code that stands for 0 of a WebTransport stream; some peers map on raw QUIC too.
+_MAPPED: Final = 0x52E4A40FA8DB
 
 
 def stream_code(code: int) -> int:
     """A code of RESET_STREAM or STOP_SENDING as draft-22 §12.5 knows it; unknown is INTERNAL_ERROR.
 
-    Codes mapped for WebTransport (every 31st number is left out) count as what they stand for.
+    Codes mapped for WebTransport count as what they stand for: those below 30 in plain order.
     """
-    if _MAPPED_FIRST <= code <= _MAPPED_LAST:
-        offset = code - _MAPPED_FIRST
-        code = offset - offset // 0x1F
+    if code >= _MAPPED:
+        code -= _MAPPED
     return code if code in StreamCode._value2member_map_ else StreamCode.INTERNAL_ERROR
 
 
@@ -112,15 +108,22 @@ def check_redirect(redirect: Redirect | None, *, from_client: bool) -> None:
         raise ProtocolViolation("REDIRECT of a client carries a URI")
 
 
+def reserved(namespace: TrackNamespace) -> RequestRefused | None:
+    """Why nobody need be asked about a namespace (draft-22 §2.4.3, §6.5)."""
+    if namespace and namespace[0] in RESERVED_FIELDS:
+        return RequestRefused(
+            RequestCode.DOES_NOT_EXIST, "nothing is published under a reserved namespace"
+        )
+    return None
+
+
 # -- what we send: Misuse before anything is written ---------------------------------------------
 
 
 def check_own_goaway(uri: str, *, is_client: bool) -> None:
-    """What our GOAWAY may say (draft-22 §9.2)."""
+    """A client names no URI (draft-22 §9.2)."""
     if is_client and uri:
         raise Misuse("a client's GOAWAY carries no URI (§9.2)")
-    if len(uri.encode()) > MAX_GOAWAY_URI:
-        raise Misuse(f"a GOAWAY URI has at most {MAX_GOAWAY_URI} octets")
 
 
 def check_own_redirect(refused: RequestRefused, scope: Scope | None, *, is_client: bool) -> None:

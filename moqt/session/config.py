@@ -34,6 +34,9 @@ class SessionConfig:
     max_filter_ranges: int = 32
     #: Unanswered REQUEST_UPDATEs per request stream; we answer at once, so few are ever open.
     max_request_updates: int = 16
+    #: Fill streams one subscription may have open or waiting; one more ends it. The peer may keep
+    #: them all waiting, by giving no credit for streams.
+    max_fills: int = 64
     #: A peer that connects and never sends SETUP holds a session no longer than this.
     setup_timeout: float = 10.0
     #: Streams and octets that arrive before the peer's SETUP are kept, up to here; more are reset.

@@ -47,7 +47,7 @@ class Session(Requester):
     """One MOQT session over one TransportSession; deterministic, does no I/O.
 
     The owner passes transport events with the time of each, calls ``tick`` at ``next_deadline``
-    (which ``on_deadline`` says has changed), and makes requests. ``draft-22 §6``.
+    (``timers.on_change`` says when that has changed), and makes requests. ``draft-22 §6``.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Session(Requester):
         profile: Profile = LATEST,
     ) -> None:
         super().__init__(Context(transport, handler, config, profile))
+        self.timers = self._context.timers
         self._transport = self._context.transport
         #: What has passed so far: a copy, running streams included.
         self.counters = self._context.counted
@@ -179,10 +180,6 @@ class Session(Requester):
     def next_deadline(self) -> float | None:
         """When ``tick`` must be called at the latest; None for never."""
         return None if self._phase is Phase.CLOSED else self._context.timers.next_deadline()
-
-    def on_deadline(self, callback: Callable[[], None]) -> None:
-        """Tell ``callback`` whenever ``next_deadline`` has come nearer."""
-        self._context.timers.on_change = callback
 
     # -- application -----------------------------------------------------------------------------
 

@@ -45,11 +45,11 @@ class OutgoingFetch(TrackRequest, UpdatableRequest):
         super().__init__(session, lambda request_id: m.Fetch(request_id, name, parameters))
         self.name = name
         self.receiver = receiver
-        self._order = parameters.group_order or GroupOrder.ASCENDING
         self._start = _first(parameters)
         self._stream: int | None = None
         self._awaits_stream = True
-        session.streams.expect_fetch(self.request_id, self)
+        order = parameters.group_order or GroupOrder.ASCENDING
+        session.streams.expect_fetch(self.request_id, self, order)
 
     @property
     def stop_ends(self) -> bool:
@@ -73,10 +73,6 @@ class OutgoingFetch(TrackRequest, UpdatableRequest):
             TrackInfo(properties, end=message.end, end_of_track=message.end_of_track)
         )
         self._check_over()
-
-    def fetch_order(self, request_id: int) -> GroupOrder | None:
-        """Group order of the stream to come; None when it has come."""
-        return self._order if self._awaits_stream else None
 
     def open_fetch(self, stream: int, request_id: int) -> ObjectSink:
         """The data stream starts."""

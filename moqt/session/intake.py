@@ -13,7 +13,7 @@ from moqt.errors import (
     RequestRefused,
     StreamCode,
 )
-from moqt.session.checks import RESERVED_FIELDS, check_parameters
+from moqt.session.checks import check_parameters, reserved
 from moqt.session.fetches import IncomingFetch
 from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
 from moqt.session.publications import IncomingSubscribe
@@ -128,12 +128,7 @@ class Intake:
 def _refusal(message: Opening, context: Context) -> RequestRefused | None:
     """Why nobody need be asked."""
     refusal = check_parameters(message.parameters, context.config)
-    space = _namespace(message)
-    if space and space[0] in RESERVED_FIELDS:
-        return RequestRefused(
-            RequestCode.DOES_NOT_EXIST, "nothing is published under a reserved namespace"
-        )
-    return refusal
+    return reserved(_namespace(message)) or refusal
 
 
 def _namespace(message: Opening) -> TrackNamespace:

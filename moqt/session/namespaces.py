@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from moqt.session.ports import NamespaceListener
     from moqt.session.state import Table
 
+_OVERLAP = "overlaps a SUBSCRIBE_NAMESPACE of this session"
 #: What remembering a namespace costs besides its octets.
 _ENTRY = 64
 

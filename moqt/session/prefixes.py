@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.errors import RequestCode, RequestRefused
-from moqt.session.checks import RESERVED_FIELDS
+from moqt.session.checks import reserved
 from moqt.session.state import Request
 from moqt.session.updatable import LastingRequest
 
@@ -81,8 +81,8 @@ class PrefixRequest(LastingRequest):
         super().ended()
 
     def _refusal(self, wanted: TrackNamespace) -> RequestRefused | None:
-        if wanted and wanted[0] in RESERVED_FIELDS:
-            return RequestRefused(RequestCode.DOES_NOT_EXIST, "the prefix is reserved")
+        if (refusal := reserved(wanted)) is not None:
+            return refusal
         own = self.prefix if self._in_force else None
         for other in self.space:
             shorter = min(len(other), len(wanted))

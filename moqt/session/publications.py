@@ -17,7 +17,7 @@ from moqt.session.ranges import Delivery, Place, RangeStream
 from moqt.session.requests import IncomingRequest, RequestStream
 from moqt.session.state import RESPONDER, Request
 from moqt.session.subgroups import SubgroupStream
-from moqt.session.timeouts import DeliveryTimeouts
+from moqt.session.timeouts import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,9 @@ class PublisherHalf(RequestStream):
         self.group_order = GroupOrder.ASCENDING
         self.within = WHOLE_TRACK.on_subscription(None)
         self.filters = RangeFilters()
-        self.timeouts = DeliveryTimeouts()
+        #: Delivery timeouts of the track, and those that the subscriber asks for.
+        self.published_timeouts = UNLIMITED
+        self.timeouts = UNLIMITED
         self._place = WHOLE_TRACK
         self._source: TrackSource | None = None
         self._subgroups: set[SubgroupStream] = set()
@@ -126,6 +128,8 @@ class PublisherHalf(RequestStream):
         filters = self.filters.updated(wanted.range_filters)
         if refusal is None:
             refusal = check_spans(filters, self.session.config)
+        if refusal is None and wanted.fill is not None:
+            refusal = self._too_many_fills()
         if refusal is not None or source is None:
             refusal = refusal or RequestRefused(RequestCode.INTERNAL_ERROR)
             self.send_error(refusal)
@@ -140,8 +144,7 @@ class PublisherHalf(RequestStream):
         self._ask_group(wanted)
 
     def _apply(self, wanted: Parameters, largest: Location | None) -> None:
-        if self._source is not None:
-            self.timeouts.update(self._source.properties, wanted)
+        self.timeouts = self.timeouts.updated(wanted)
         if wanted.forward is not None:
             self.forward = wanted.forward
         if wanted.location_filter is not None:
@@ -176,6 +179,12 @@ class PublisherHalf(RequestStream):
             Place(self.request_id, against=order is not self.group_order),
         )
         self._fills[fill] = inherits
+
+    def _too_many_fills(self) -> RequestRefused | None:
+        limit = self.session.config.max_fills
+        if len(self._fills) < limit:
+            return None
+        return RequestRefused(RequestCode.EXCESSIVE_LOAD, f"{limit} fills are open")
 
     def _fill_over(self, fill: RangeStream, *, counted: bool) -> None:
         self._fills.pop(fill, None)
@@ -248,6 +257,7 @@ class IncomingSubscribe(PublisherHalf, IncomingRequest):
         granted = Parameters(expires=self.lifetime.grant(), largest_object=largest)
         self.send(m.SubscribeOk(alias, granted, properties))
         self._source = source
+        self.published_timeouts = UNLIMITED.overridden(source.properties)
         self.track_alias = alias
         self.state = Request.ESTABLISHED
         self.group_order = wanted.group_order or order

@@ -26,6 +26,7 @@ from moqt.session.publications import PublisherHalf
 from moqt.session.requests import IncomingRequest, OutgoingRequest
 from moqt.session.state import OFFERED, PUBLISHER, Request
 from moqt.session.subscriptions import SubscriberHalf
+from moqt.session.timeouts import UNLIMITED
 from moqt.session.tokens import Action, Claim
 from moqt.session.track_requests import not_understood
 from moqt.session.updates import OwnUpdates, PeerUpdates, check_update
@@ -84,6 +85,7 @@ class OutgoingPublish(PublisherHalf, OutgoingRequest):
         self.group_order = parameters.group_order or order
         self.filters = RangeFilters(object_filters(asked.range_filters))
         self._source = source
+        self.published_timeouts = UNLIMITED.overridden(source.properties)
         self._largest = largest
         self._asked = asked
         self._answer: Callable[[MoqtError | None], None] | None = answer
@@ -264,6 +266,7 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
         self.receiver = receiver
         self.state = Request.ESTABLISHED
         self._accepted = True
+        self._expect_fill(self.request_id, self._opening)
         self.session.streams.answered(self._alias, self)
         self.send(m.RequestOk(Parameters(expires=self._lifetime.grant())))
         self.establish(self._alias, self.properties, self.parameters.largest_object)
@@ -313,10 +316,6 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
 
     def ignore(self, message: m.PublishDone | m.PublishStateNotify) -> None:
         """Of no use to one who has not accepted."""
-
-    def fetch_order(self, request_id: int) -> GroupOrder | None:
-        """A fill begins when the subscription is established: before that there is none."""
-        return super().fetch_order(request_id) if self._accepted else None
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -381,6 +380,11 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
             fill=asked.fill,
             range_filters=object_filters(asked.range_filters),
         )
+
+    def _expect_fill(self, request_id: int, parameters: Parameters) -> None:
+        """A fill begins when the subscription is established: before that there is none."""
+        if self._accepted:
+            super()._expect_fill(request_id, parameters)
 
     def _expired(self) -> None:
         why = RequestFailed(RequestCode.TIMEOUT, "the publisher did not extend it in time")

@@ -51,6 +51,7 @@ class RangeStream:
         self._request_id = request_id
         self._group_order = delivery.order
         self._fill = fill
+        self._at: tuple[int, int] | None = None  # priority and group that the order is made for
         # Most urgent until the first object says how urgent it is: it is pulled, not sent.
         self._order = SendOrder(
             Tier.OBJECT, priority, 0, -request_id - 1 if fill is None else fill.flow
@@ -130,10 +131,11 @@ class RangeStream:
 
     def _moved(self, priority: int, group: int) -> SendOrder | None:
         """The order from an object of ``group`` on; None when it is the present one."""
+        if self._at == (priority, group):
+            return None
+        self._at = priority, group
         order, fill = self._order, self._fill
         place = () if fill is None else rank(self._group_order, group, FILL, against=fill.against)
-        if order.publisher == priority and order.rank == place:
-            return None
         self._order = order._replace(publisher=priority, rank=place)
         return self._order
 

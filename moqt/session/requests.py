@@ -209,8 +209,8 @@ class RequestStream:
         if self._goaway_sent:
             raise Misuse("a request stream carries one GOAWAY (§9.2)")
         check_own_goaway(uri, is_client=self.session.transport.is_client)
-        self._goaway_sent = True
         self.send(m.Goaway(uri, timeout))
+        self._goaway_sent = True
         if timeout:
             self.session.call_after_tick(timeout / 1000, self._goaway_overdue)
 
@@ -441,10 +441,8 @@ class IncomingRequest(RequestStream):
 
     def withdraw(self, code: int) -> None:
         """Nobody wants it any more: release what was held for it, leave the stream."""
-        over = self.state is Request.CLOSED
         self.abandon(code)
-        if not over:
-            self.withdrawn()
+        self.withdrawn()
 
     def session_closed(self, error: SessionClosed) -> None:
         """The requester is gone."""

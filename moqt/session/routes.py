@@ -12,7 +12,7 @@ from moqt.session.streams import DataStream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from moqt.model import FullTrackName
+    from moqt.model import FullTrackName, GroupOrder
     from moqt.session.context import Context
     from moqt.session.subscriptions import SubscriberHalf
     from moqt.session.track_requests import TrackRequest
@@ -30,7 +30,7 @@ class IncomingStreams:
         self._retired: OrderedDict[int, None] = OrderedDict()
         self._unanswered: set[SubscriberHalf] = set()
         self._offers: dict[int, set[SubscriberHalf]] = {}
-        self._fetches: dict[int, TrackRequest] = {}
+        self._fetches: dict[int, tuple[TrackRequest, GroupOrder]] = {}
         self._orphans: dict[int, dict[DataStream, None]] = {}
         self._orphan_count = 0
         self._orphan_octets = 0
@@ -55,7 +55,6 @@ class IncomingStreams:
         """SUBSCRIBE_OK named ``alias``; streams that waited for it start now."""
         self._unanswered.discard(subscription)
         self._aliases.setdefault(alias, []).append(subscription)
-        self._retired.pop(alias, None)
         for stream in tuple(self._orphans.get(alias, ())):
             owner = self.owner_of(stream)
             if owner is None:  # what came before has ended the subscription
@@ -87,7 +86,7 @@ class IncomingStreams:
                     stream.abandon(StreamCode.CANCELLED)
 
     def retired(self, alias: int) -> bool:
-        """True when the alias is over and cannot be that of a SUBSCRIBE still unanswered."""
+        """True when an alias without owner is over, and no SUBSCRIBE of ours may yet get it."""
         return alias in self._retired and not self._unanswered
 
     def subscription(self, alias: int, group: int) -> SubscriberHalf | None:
@@ -131,16 +130,16 @@ class IncomingStreams:
 
     # -- fetches ---------------------------------------------------------------------------------
 
-    def expect_fetch(self, request_id: int, owner: TrackRequest) -> None:
+    def expect_fetch(self, request_id: int, owner: TrackRequest, order: GroupOrder) -> None:
         """A fetch or fill stream with this request id may come."""
-        self._fetches[request_id] = owner
+        self._fetches[request_id] = owner, order
 
     def forget_fetch(self, request_id: int) -> None:
         """It has come, or never will."""
         self._fetches.pop(request_id, None)
 
-    def fetch(self, request_id: int) -> TrackRequest | None:
-        """Who awaits this fetch stream."""
+    def fetch(self, request_id: int) -> tuple[TrackRequest, GroupOrder] | None:
+        """Who awaits this fetch stream, and the order of its groups."""
         return self._fetches.get(request_id)
 
     # -- streams ---------------------------------------------------------------------------------

@@ -185,11 +185,11 @@ class DataStream:
             self.abandon(StreamCode.EXCESSIVE_LOAD)
 
     def _start_fetch(self, header: FetchHeader, rest: memoryview) -> None:
-        owner = self._context.streams.fetch(header.request_id)
-        order = owner.fetch_order(header.request_id) if owner is not None else None
-        if owner is None or order is None:  # cancelled, served, or never asked for
+        awaited = self._context.streams.fetch(header.request_id)
+        if awaited is None:  # cancelled, served, or never asked for
             self.abandon(StreamCode.CANCELLED)
             return
+        owner, order = awaited
         self._held.clear()
         self._owner = owner
         try:

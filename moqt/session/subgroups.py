@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moqt.codec.data import SubgroupEncoder, SubgroupHeader, encode_subgroup_header
+from moqt.counters import code_name
 from moqt.errors import StreamCode
 from moqt.model import Location, ObjectHead
 from moqt.session.order import rank
-from moqt.session.timeouts import NONE, of_first
 from transport.api import Chunk, SendOrder, Tier
 from transport.errors import StreamAbort
 
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from moqt.errors import MoqtError
     from moqt.model import Gap, SubgroupHead
     from moqt.session.publications import PublisherHalf
+    from moqt.session.timeouts import Timeouts
     from moqt.session.timers import Timer
     from transport.api import BytesLike, ChunkSource
+
+
+#: In the place of an Object ID: the clock of the whole subgroup.
+_ALL: Final = -1
 
 
 class SubgroupStream:
@@ -31,19 +36,18 @@ class SubgroupStream:
 
     __slots__ = (
         "_begun",
-        "_closing",
+        "_clocks",
         "_cut",
         "_finished",
         "_head",
         "_items",
         "_late",
         "_left_out",
+        "_limits",
         "_over",
-        "_own",
         "_parked",
         "_subscription",
         "_transport",
-        "_waits",
         "stream",
     )
 
@@ -54,6 +58,8 @@ class SubgroupStream:
         self._transport = subscription.session.transport
         self._head = head
         self._items: deque[ObjectHead | BytesLike] = deque()
+        self._limits: Timeouts | None = None  # the publisher's, known with the first object
+        self._clocks: dict[int, Timer] = {}  # of objects that wait, and of the subgroup
         self._parked = False
         self._finished = False
         self._over = False
@@ -62,10 +68,6 @@ class SubgroupStream:
         # FIN says that nothing is missing from the subscription's start on (draft-22 §11.3.2).
         self._left_out = after
         self._cut = False
-        # Delivery timeouts: what the first object says, what ends each object's wait, and all.
-        self._own = None if head.first_object else NONE
-        self._waits: deque[Timer | None] = deque()
-        self._closing: Timer | None = None
         self.stream: int | None = None
 
     # -- ObjectSink ------------------------------------------------------------------------------
@@ -74,18 +76,18 @@ class SubgroupStream:
         """An object; opens the stream if it is the first that passes."""
         if self._over:
             return
-        if self._own is None:
-            self._own = of_first(head.properties)
+        if self._limits is None:
+            self._limits = self._subscription.published_timeouts
+            if self._head.first_object:
+                self._limits = self._limits.overridden(head.properties)
         if self.stream is None:
             if not self._admits(head):
                 return
             self._open()
         self._items.append(head)
-        subscription = self._subscription
-        limit = subscription.timeouts.object(self._own)
-        self._waits.append(
-            subscription.session.call_after_tick(limit, self._expired) if limit else None
-        )
+        asked = self._subscription.timeouts.object
+        if asked or self._limits.object:
+            self._expire(head.object, asked, self._limits.object)
         self._wake()
 
     def write(self, view: BytesLike) -> None:
@@ -103,10 +105,8 @@ class SubgroupStream:
     def finish(self) -> None:
         """FIN when everything that belongs here has gone, else reset."""
         self._finished = True
-        if self.stream is not None and not self._over:
-            limit = self._subscription.timeouts.subgroup(self._own or NONE)
-            if limit:
-                self._closing = self._subscription.session.call_after_tick(limit, self._expired)
+        if self._limits is not None and self.stream is not None and not self._over:
+            self._expire(_ALL, self._limits.subgroup, self._subscription.timeouts.subgroup)
         self._wake()
 
     def abort(self, code: int) -> None:
@@ -154,7 +154,9 @@ class SubgroupStream:
         subscription = self._subscription
         if not subscription.active:
             return False
-        passes = subscription.forward and head.location in subscription.within
+        start, end = subscription.within
+        place = head.group, head.object
+        passes = subscription.forward and start <= place and (end is None or place <= end)
         if passes and subscription.filters.admit(head):
             return True
         if not self._begun:
@@ -180,19 +182,21 @@ class SubgroupStream:
         items = self._items
         encoder: SubgroupEncoder | None = None
         sent = self._subscription.session.counters.sent
-        skipping = False
-        while True:
+        sending = False
+        while items or not self._finished:
             if not items:
-                if self._finished:
-                    break
                 self._parked = True
                 yield None
                 continue
             item = items.popleft()
-            if isinstance(item, ObjectHead):
-                skipping = not self._pulled(item)
-                if skipping:
-                    continue
+            if not isinstance(item, ObjectHead):
+                if sending:
+                    yield Chunk((item,))
+                continue
+            if self._clocks and self._expired(item.object):
+                self._give_up(stream, StreamCode.DELIVERY_TIMEOUT)
+            sending = self._admits(item)
+            if sending:
                 prefix = b""
                 if encoder is None:
                     self._begun = True
@@ -204,13 +208,33 @@ class SubgroupStream:
                     views.append(items.popleft())  # type: ignore[arg-type]
                 sent.carried(1, item.length)
                 yield Chunk(tuple(views))
-            elif not skipping:
-                yield Chunk((item,))
         if not self._begun or self._incomplete:
-            self._over = True
-            self._close(stream, counted=self._begun)
-            sent.resets[StreamCode.CANCELLED.name] += 1
-            raise StreamAbort(StreamCode.CANCELLED)
+            self._give_up(stream, StreamCode.CANCELLED)
+
+    def _give_up(self, stream: int, code: int) -> None:
+        """From inside the source: reset."""
+        self._over = True
+        self._items.clear()
+        self._close(stream, counted=self._begun)
+        self._subscription.session.counters.sent.resets[code_name(code)] += 1
+        raise StreamAbort(code)
+
+    def _expire(self, what: int, *limits: int) -> None:
+        """Reset when ``what`` is not through within the smaller limit, in ms (draft-22 §5.2)."""
+        limit = min(filter(None, limits), default=0)
+        if limit:
+            session = self._subscription.session
+            self._clocks[what] = session.call_after_tick(
+                limit / 1000, lambda: self.abort(StreamCode.DELIVERY_TIMEOUT)
+            )
+
+    def _expired(self, number: int) -> bool:
+        """True when an object's turn came too late; else its clock stops."""
+        clock = self._clocks.pop(number, None)
+        if clock is None:
+            return False
+        clock.cancel()
+        return clock.due is not None and clock.due <= self._subscription.session.now
 
     @property
     def _incomplete(self) -> bool:
@@ -240,21 +264,9 @@ class SubgroupStream:
             rank(subscription.group_order, head.group, head.subgroup),
         )
 
-    def _pulled(self, head: ObjectHead) -> bool:
-        """An object's turn has come: it waits no longer; True when it still passes."""
-        wait = self._waits.popleft()
-        if wait is not None:
-            wait.cancel()
-        return self._admits(head)
-
-    def _expired(self) -> None:
-        """Something has waited longer than it may: the subgroup is given up (draft-22 §5.2)."""
-        self.abort(StreamCode.DELIVERY_TIMEOUT)
-
     def _close(self, stream: int, *, counted: bool) -> None:
-        for wait in (*self._waits, self._closing):
-            if wait is not None:
-                wait.cancel()
-        self._waits.clear()
+        for clock in self._clocks.values():
+            clock.cancel()
+        self._clocks.clear()
         self._subscription.session.forget(stream)
         self._subscription.stream_over(self, counted=counted)

@@ -51,7 +51,7 @@ class SubscriberHalf(TrackRequest):
         self._group_order = parameters.group_order
         self._opening = parameters
         self._own_updates = OwnUpdates(self)
-        self._fills: dict[int, GroupOrder] = {}
+        self._fills: set[int] = set()  # request ids of those that may yet come
         self._streams: dict[int, tuple[int, int | None] | None] = {}  # open ones: group, subgroup
         self._stream_count = 0
         self._done: m.PublishDone | None = None
@@ -64,8 +64,6 @@ class SubscriberHalf(TrackRequest):
         """REQUEST_UPDATE (draft-22 §9.5); raises Misuse where the peer would have to close."""
         if self.state is not Request.ESTABLISHED:
             raise Misuse("only an established subscription can be updated")
-        if parameters.group_order is not None:
-            raise Misuse("GROUP_ORDER is fixed for the life of a subscription (§9.5)")
         if parameters.new_group_request is not None and not self._dynamic_groups:
             raise Misuse("the track has no DYNAMIC_GROUPS: it takes no NEW_GROUP_REQUEST")
         filters = self._filters.updated(parameters.range_filters)
@@ -123,10 +121,6 @@ class SubscriberHalf(TrackRequest):
         self._streams[stream] = key
         self._stream_count += 1
 
-    def fetch_order(self, request_id: int) -> GroupOrder | None:
-        """Group order of the fill ``request_id``; None when it has had its stream."""
-        return self._fills.get(request_id)
-
     def open_fetch(self, stream: int, request_id: int) -> ObjectSink:
         """The fill stream of ``request_id`` starts."""
         self._drop_fill(request_id)
@@ -167,8 +161,8 @@ class SubscriberHalf(TrackRequest):
     def _expect_fill(self, request_id: int, parameters: Parameters) -> None:
         if parameters.fill is not None:
             order = parameters.fill.group_order or self._group_order or GroupOrder.ASCENDING
-            self._fills[request_id] = order
-            self.session.streams.expect_fetch(request_id, self)
+            self._fills.add(request_id)
+            self.session.streams.expect_fetch(request_id, self, order)
 
     def drop_fills(self) -> None:
         """No fill stream is awaited any more."""
@@ -176,8 +170,8 @@ class SubscriberHalf(TrackRequest):
             self._drop_fill(request_id)
 
     def _drop_fill(self, request_id: int) -> None:
-        if self._fills.pop(request_id, None) is not None:
-            self.session.streams.forget_fetch(request_id)
+        self._fills.discard(request_id)
+        self.session.streams.forget_fetch(request_id)
 
     def _check_drained(self) -> None:
         done = self._done
@@ -195,8 +189,6 @@ class SubscriberHalf(TrackRequest):
 
     def _drained(self, done: m.PublishDone, *, complete: bool) -> None:
         """All streams are in, or the time for stragglers is over."""
-        if self.state is not Request.DRAINING:
-            return
         self.state = Request.CLOSED
         self.release(StreamCode.CANCELLED)
         self.finish()

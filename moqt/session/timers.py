@@ -15,11 +15,13 @@ _SLACK: Final = 64
 class Timer:
     """One planned call; ``cancel`` lets go of everything it holds at once."""
 
-    __slots__ = ("_delay", "_timers", "callback")
+    __slots__ = ("_delay", "_timers", "callback", "due")
 
     def __init__(self, timers: Timers, callback: Callable[[], None], delay: float | None) -> None:
         self._timers = timers
         self._delay = delay
+        #: When it runs; None while its delay has not begun.
+        self.due: float | None = None
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
@@ -28,10 +30,15 @@ class Timer:
             self.callback = None
             self._timers.cancelled()
 
-    def postponed(self) -> float | None:
-        """Once: the delay that begins with the first tick instead of at the call."""
+    @property
+    def postponed(self) -> bool:
+        """True while its delay waits for a tick to begin."""
+        return self._delay is not None
+
+    def begin(self) -> float:
+        """The delay, which begins now."""
         delay, self._delay = self._delay, None
-        return delay
+        return delay or 0.0
 
 
 class Timers:
@@ -75,9 +82,8 @@ class Timers:
         """Run what is due at ``now``."""
         while (due := self.next_deadline()) is not None and due <= now:
             _, _, timer = heapq.heappop(self._heap)
-            delay = timer.postponed()
-            if delay is not None:
-                self._push(now + delay, timer)
+            if timer.postponed:
+                self._push(now + timer.begin(), timer)
                 continue
             callback, timer.callback = timer.callback, None
             if callback is not None:
@@ -100,6 +106,7 @@ class Timers:
 
     def _push(self, when: float, timer: Timer) -> None:
         self._count += 1
+        timer.due = None if timer.postponed else when
         heapq.heappush(self._heap, (when, self._count, timer))
         if self.on_change is not None and self._heap[0][2] is timer:
             self.on_change()

@@ -13,7 +13,7 @@ from moqt.session.state import Request
 
 if TYPE_CHECKING:
     from moqt.errors import MoqtError
-    from moqt.model import FullTrackName, GroupOrder, ObjectSink
+    from moqt.model import FullTrackName, ObjectSink
     from moqt.session.ports import TrackReceiver
 
 
@@ -69,10 +69,6 @@ class TrackRequest(RequestStream):
 
     def release(self, code: int) -> None:
         """Stop the data streams with ``code`` and leave every map."""
-        raise NotImplementedError
-
-    def fetch_order(self, request_id: int) -> GroupOrder | None:
-        """Group order of the fetch stream ``request_id``; None when none is awaited."""
         raise NotImplementedError
 
     def open_fetch(self, stream: int, request_id: int) -> ObjectSink:

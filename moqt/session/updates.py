@@ -9,7 +9,7 @@ from moqt.codec import messages as m
 from moqt.codec.cursor import Writer
 from moqt.codec.params import write_parameters
 from moqt.errors import Misuse, ProtocolViolation, SessionCode, SessionFault
-from moqt.session.checks import check_own_parameters, check_parameters
+from moqt.session.checks import check_own_parameters, check_parameters, check_redirect
 
 if TYPE_CHECKING:
     from moqt.codec.params import Parameters, Place
@@ -78,4 +78,7 @@ class OwnUpdates:
         """The oldest open update, which ``answer`` is for; a violation when there is none."""
         if not self._open:
             raise ProtocolViolation(f"{type(answer).__name__} without an open REQUEST_UPDATE")
+        if isinstance(answer, m.RequestError):
+            client = self._request.session.transport.is_client
+            check_redirect(answer.redirect, from_client=not client)
         return self._open.popleft()

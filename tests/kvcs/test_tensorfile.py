@@ -351,10 +351,8 @@ def test_a_disk_that_fills_while_writing(path: Path) -> None:
 
 
 def test_a_target_that_is_a_directory(path: Path) -> None:
-    path.mkdir()
-    with (
-        TensorFileWriter(path, {}) as writer,
-        pytest.raises(OutputFailed, match="cannot be written"),
-    ):
-        writer.commit()
+    with TensorFileWriter(path, {}) as writer:
+        path.mkdir()
+        with pytest.raises(OutputFailed, match="cannot be written"):
+            writer.commit()
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]

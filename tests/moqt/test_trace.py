@@ -57,7 +57,7 @@ class Watched(World):
         self.client = Side(self.pair, self.pair.client, Unserved(), SessionConfig())
         config = config or SessionConfig(authority="u:pw@pair", path="/live?key=1")
         self.client.session = Session(self.traced, Unserved(), config)
-        self.client.session.on_deadline(self.client._arm)
+        self.client.session.timers.on_change = self.client._arm
         self.pair.client.sink = self.traced.sink(self.client)
         self.run()
 

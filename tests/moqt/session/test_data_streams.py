@@ -204,6 +204,20 @@ def test_datagrams_that_are_dropped() -> None:
     assert (wire.fault, early.fault) == (None, None)
 
 
+def test_after_our_close_nothing_is_delivered() -> None:
+    wire, _, receiver = subscribed()
+    stream = wire.uni(SUBGROUP)
+    wire.session.close()
+    wire.send(stream, OBJECTS, fin=True)
+    wire.uni(SUBGROUP + OBJECTS)
+    wire.datagram(bytes.fromhex("00 07 0c 05 80 6869"))
+    wire.reset(stream)
+    assert receiver.objects == receiver.datagrams == []
+    assert receiver.streams[0].ended is None
+    wire.lose()
+    assert receiver.streams[0].ended == -1
+
+
 # -- aliases not known yet -----------------------------------------------------------------------
 
 

@@ -117,7 +117,8 @@ RANGES: list[tuple[str, LocationFilter | None, list[tuple[int, int]], tuple[int,
 ]
 
 
-@pytest.mark.rule("M039", "M043", "M045", "M055", "M342", "M343", "M047", "M048", "M372")
+@pytest.mark.rule("M039", "M040", "M043", "M045", "M055", "M342", "M343", "M047", "M048")
+@pytest.mark.rule("M353", "M372")
 @pytest.mark.parametrize(("_", "place", "expected", "end"), RANGES, ids=[row[0] for row in RANGES])
 def test_ranges(_: str, place: Any, expected: Any, end: Any) -> None:
     wire, stream, answers, record, ended = fetched(published(), Parameters(location_filter=place))
@@ -240,6 +241,21 @@ def test_filters_and_properties() -> None:
     _, _, (ok,), _, _ = fetched(track)
     assert isinstance(ok, m.FetchOk)
     assert ok.properties == track.properties
+
+
+@pytest.mark.rule("M365", "M114", "M115")
+@pytest.mark.parametrize("priority", [None, 3])
+def test_the_priority_of_a_fetch(priority: int | None) -> None:
+    wire = Wire()
+    wire.bidi(m.Fetch(0, NAME, Parameters(subscriber_priority=priority)))
+    wire.handler.requests[0].accept(published())
+    _, opened = wire.calls("open")
+    # Most urgent until the first object says how urgent it is: it is pulled, and then moved.
+    assert (opened[2].subscriber, opened[2].publisher) == (priority or 128, 0)
+    moved = [order for _, order in wire.transport.pull(opened[1]) if order is not None]
+    assert [(o.subscriber, o.publisher) for o in moved] == [
+        (priority or 128, group) for group in (10, 11, 12)
+    ]
 
 
 @pytest.mark.rule("M043")

@@ -343,6 +343,7 @@ def test_a_fill_and_its_answer_in_any_order(first: str) -> None:
         wire.send(request.stream, ok(LARGEST))
     assert receiver.locations == [(10, 0)]
     assert receiver.fetches[0].what == 0
+    assert wire.stopped(wire.uni(FILL)) == StreamCode.CANCELLED  # it had its stream
     wire.send(request.stream, m.PublishDone(DoneCode.TRACK_ENDED, 1), fin=True)
     assert receiver.end == (DoneCode.TRACK_ENDED, "", True)
     assert not leftovers(wire.session)

@@ -138,6 +138,8 @@ def test_the_session_is_closed_when_the_time_is_over(open_request: str | None) -
         wire.session.publish_namespace((b"a",), NO_PARAMETERS, lambda _: None)
     elif open_request == "theirs":
         wire.bidi(m.Subscribe(0, NAME))
+    else:
+        wire.bidi(m.SubscribeTracks(0, ()))  # refused, only its FIN is missing
     wire.session.goaway("", 5000)
     wire.wait(4.9)
     assert wire.fault is None

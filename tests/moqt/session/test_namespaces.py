@@ -104,6 +104,15 @@ def test_a_prefix_is_free_again_when_its_request_is_over(end: str) -> None:
 
 
 @pytest.mark.rule("M107")
+def test_nobody_is_asked_about_an_overlap() -> None:
+    wire = Wire()
+    wire.bidi(m.SubscribeNamespace(0, LIVE))
+    wire.handler.requests[0].accept()
+    wire.bidi(m.SubscribeNamespace(2, ROOM1))
+    assert len(wire.handler.requests) == 1
+
+
+@pytest.mark.rule("M107")
 def test_of_two_that_wait_only_one_is_accepted() -> None:
     wire = Wire()
     streams = [wire.bidi(m.SubscribeNamespace(wire.id(), LIVE)) for _ in range(2)]
@@ -152,6 +161,54 @@ def test_a_failed_update_closes_the_request(opening: m.Message) -> None:
     assert ends == ["end"]
     wire.send(stream, fin=True)
     assert not leftovers(wire.session)
+
+
+@pytest.mark.rule("M321", "M395", "M105")
+def test_the_prefix_is_changed() -> None:
+    catalog = Catalog()
+    for namespace in (ROOM1, (*ROOM2, b"a"), (b"other",)):
+        catalog.announce(namespace)
+    wire = catalog_wire(catalog)
+    stream = wire.bidi(m.SubscribeNamespace(0, LIVE))
+    before = len(wire.answer(stream).messages)
+    wire.send(stream, bytes.fromhex("02 000f 08 01 34 02 04 6c697665 05 726f6f6d32"))
+    assert wire.answer(stream).messages[before:] == [m.NamespaceDone((b"room1",)), m.RequestOk()]
+    catalog.announce((*ROOM2, b"b"))
+    assert wire.last(stream) == m.Namespace((b"b",))
+    wire.send(stream, m.RequestUpdate(10, Parameters(track_namespace_prefix=(b"other",))))
+    assert wire.answer(stream).messages[before + 3 :] == [
+        m.NamespaceDone((b"a",)),
+        m.NamespaceDone((b"b",)),
+        m.RequestOk(),
+        m.Namespace(()),
+    ]
+    free = wire.bidi(m.SubscribeNamespace(2, LIVE))
+    assert isinstance(wire.answer(free).messages[0], m.RequestOk)
+    taken = wire.bidi(m.SubscribeNamespace(4, (b"other", b"x")))
+    assert isinstance(wire.last(taken), m.RequestError)
+
+
+@pytest.mark.rule("M394", "M315")
+@pytest.mark.parametrize(
+    ("prefix", "code"),
+    [
+        ((b"other", b"x"), RequestCode.PREFIX_OVERLAP),
+        ((), RequestCode.PREFIX_OVERLAP),
+        ((b".",), RequestCode.DOES_NOT_EXIST),
+        ((b".session", b"x"), RequestCode.DOES_NOT_EXIST),
+    ],
+)
+def test_a_prefix_it_cannot_be_changed_to(prefix: Any, code: RequestCode) -> None:
+    wire = catalog_wire(Catalog())
+    stream = wire.bidi(m.SubscribeNamespace(0, LIVE))
+    wire.bidi(m.SubscribeNamespace(2, (b"other",)))
+    wire.send(stream, m.RequestUpdate(8, Parameters(track_namespace_prefix=prefix)))
+    error = wire.last(stream)
+    assert isinstance(error, m.RequestError)
+    assert error.code == code
+    assert wire.answer(stream).end == FIN
+    again = wire.bidi(m.SubscribeNamespace(4, LIVE))
+    assert isinstance(wire.last(again), m.RequestOk)
 
 
 def test_only_namespaces_under_the_prefix_are_told() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from moqt.codec import messages as m
@@ -98,6 +101,18 @@ def test_one_stream_is_stopped_and_the_rest_goes_on() -> None:
     assert len(read(wire.pulled(two)[0])[1].objects) == 2
     track.end()
     assert wire.last(stream) == m.PublishDone(DoneCode.TRACK_ENDED, 2)
+
+
+def test_a_subscription_that_is_over_does_not_pin_its_track() -> None:
+    track = Track(NAME)
+    wire, stream, _ = served(track)
+    track.end()
+    assert wire.answer(stream).end == FIN
+    assert set(leftovers(wire.session)) == {"owners", "peer_requests"}  # the peer's FIN is missing
+    alive = weakref.ref(track)
+    del track
+    gc.collect()
+    assert alive() is None
 
 
 # -- the end, as subscriber ----------------------------------------------------------------------

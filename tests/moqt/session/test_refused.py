@@ -241,7 +241,7 @@ def test_tokens_in_an_update(token: Token, fault: SessionCode | None) -> None:
         assert done.status == DoneCode.UPDATE_FAILED
 
 
-@pytest.mark.rule("M279", "M249", "M251", "M252")
+@pytest.mark.rule("M279", "M249", "M250", "M251", "M252")
 @pytest.mark.parametrize("kind", [AliasType.REGISTER, AliasType.USE_ALIAS, AliasType.DELETE])
 def test_we_send_tokens_by_value_only(kind: AliasType) -> None:
     wire = Wire(is_client=True)
@@ -249,6 +249,9 @@ def test_we_send_tokens_by_value_only(kind: AliasType) -> None:
         wire.session.fetch(
             NAME, Parameters(authorization_tokens=(Token(kind, 1, 0, b""),)), Receiver()
         )
+    twice = Parameters(authorization_tokens=(Token.use_value(b"secret"),) * 2)
+    with pytest.raises(Misuse, match="twice"):
+        wire.session.fetch(NAME, twice, Receiver())
     sealed = Parameters(authorization_tokens=(Token.use_value(b"secret"),))
     request = wire.session.fetch(NAME, sealed, Receiver())
     assert wire.answer(request.stream).messages == [m.Fetch(0, NAME, sealed)]

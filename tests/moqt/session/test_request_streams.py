@@ -18,7 +18,7 @@ from moqt.errors import (
     SessionCode,
     StreamCode,
 )
-from moqt.model import Location
+from moqt.model import FullTrackName, Location
 from moqt.session.config import SessionConfig
 from moqt.session.core import Session
 from moqt.session.ports import Unserved
@@ -54,7 +54,7 @@ def named(message: m.Message) -> str:
 @pytest.mark.parametrize(
     ("we_are_client", "first"),
     [
-        pytest.param(True, 0, marks=pytest.mark.rule("M151")),
+        pytest.param(True, 0, marks=pytest.mark.rule("M151", "M143")),
         pytest.param(False, 1, marks=pytest.mark.rule("M152")),
     ],
 )
@@ -71,6 +71,9 @@ def test_our_ids(we_are_client: bool, first: int) -> None:
     sent: list[Any] = []
     for request in (subscribe, fetch, status, announce, interest):
         sent += wire.answer(request.stream).messages
+    kinds = [m.Subscribe, m.RequestUpdate, m.Fetch, m.TrackStatus]
+    kinds += [m.PublishNamespace, m.SubscribeNamespace]
+    assert [type(message) for message in sent] == kinds
     assert [message.request_id for message in sent] == [first + 2 * i for i in range(6)]
 
 
@@ -207,6 +210,8 @@ def test_requests_are_answered_once_and_late() -> None:
     request.refuse(RequestCode.UNAUTHORIZED, "no")
     request.refuse(RequestCode.DOES_NOT_EXIST, "no")
     assert wire.answer(stream).messages == [m.RequestError(1, 0, "no")]
+    wire.reset(stream)
+    wire.lose()
     assert ends == ["end"]
 
 
@@ -361,7 +366,38 @@ def test_a_second_answer(ask: Ask) -> None:
     request = ask(wire.session, [])
     wire.send(request.stream, m.RequestError(RequestCode.DOES_NOT_EXIST))
     assert wire.fault is None
+    assert wire.answer(request.stream).end == FIN  # there is no more to say
     wire.send(request.stream, m.RequestError(RequestCode.DOES_NOT_EXIST))
+    assert wire.fault is VIOLATION
+
+
+@pytest.mark.rule("M304")
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize(
+    ("is_client", "uri", "good"),
+    [(False, "moqt://b/", False), (False, "", True), (True, "moqt://b/", True)],
+)
+def test_a_redirect_of_a_client_names_no_uri(
+    ask: Ask, is_client: bool, uri: str, good: bool
+) -> None:
+    wire = Wire(is_client=is_client)
+    heard: list[Any] = []
+    request = ask(wire.session, heard)
+    name = FullTrackName((b"live",), b"")
+    redirect = m.RequestError(RequestCode.REDIRECT, 0, "", m.Redirect(uri, name))
+    wire.send(request.stream, redirect, fin=True)
+    assert wire.fault is (None if good else VIOLATION)
+    if good:
+        assert [error.code for error in heard] == [RequestCode.REDIRECT]
+
+
+@pytest.mark.rule("M306")
+@pytest.mark.parametrize("ask", [_announce, _interest])
+def test_a_redirect_of_a_namespace_names_no_track(ask: Ask) -> None:
+    wire = Wire(is_client=True)
+    request = ask(wire.session, [])
+    redirect = m.Redirect("", FullTrackName((b"live",), b"video"))
+    wire.send(request.stream, m.RequestError(RequestCode.REDIRECT, 0, "", redirect))
     assert wire.fault is VIOLATION
 
 

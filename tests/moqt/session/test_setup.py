@@ -41,7 +41,7 @@ def test_a_client_says_who_it_calls_and_where() -> None:
     assert setup.options.max_auth_token_cache_size == 0
 
 
-@pytest.mark.rule("M260", "M267", "M280", "M281", "M282", "M498")
+@pytest.mark.rule("M260", "M267", "M280", "M281", "M282", "M497", "M498")
 def test_a_server_says_neither_and_little_of_itself() -> None:
     wire = Wire(config=SessionConfig(authority="relay.example", path="/app"), options=None)
     (setup,) = wire.answer(wire.opened(unidirectional=True)[0]).messages
@@ -126,6 +126,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.rule("M474")
 @pytest.mark.parametrize(("we_are_client", "options", "code"), REFUSED)
 def test_options_that_close_the_session(
     we_are_client: bool, options: str, code: SessionCode

@@ -8,7 +8,7 @@ import pytest
 
 from moqt.codec import messages as m
 from moqt.codec.params import NO_PARAMETERS, Parameters
-from moqt.errors import StreamCode
+from moqt.errors import DoneCode, StreamCode
 from moqt.model import (
     LocationFilter,
     ObjectHead,
@@ -165,6 +165,19 @@ def test_reset_after_pause_or_narrowing(how: str, judged: bool) -> None:
         assert (octets, end) == (bytes.fromhex("00 01 79 00 01 7a"), FIN)
 
 
+@pytest.mark.rule("M441", "M445")
+def test_reset_when_the_start_moves_beyond_the_rest() -> None:
+    track = Track(NAME)
+    wire, stream, _ = served(track)
+    writer = track.subgroup(0)
+    writer.object(0, b"x")
+    assert sent(wire) == ([0], None)
+    update(wire, stream, Parameters(location_filter=LocationFilter.since(5)))
+    writer.object(1, b"y")
+    writer.finish()
+    assert wire.pulled(data_streams(wire)[0]) == (b"", StreamCode.CANCELLED)
+
+
 @pytest.mark.rule("M441")
 @pytest.mark.parametrize("gone", [True, False])
 def test_abandoned_by_the_producer(gone: bool) -> None:
@@ -200,6 +213,32 @@ def track_head(track: Track) -> Any:
     from moqt.model import SubgroupHead
 
     return SubgroupHead(0, 0, 128)
+
+
+def test_a_sink_of_a_subscription_that_is_over_opens_nothing() -> None:
+    track = Track(NAME)
+    wire, stream, request = served(track)
+    sink = request.subgroup(track_head(track))
+    wire.stop(stream)
+    sink.begin(ObjectHead(0, 0, 0, 128, 1))
+    sink.write(b"x")
+    sink.end()
+    sink.finish()
+    assert not data_streams(wire)
+    assert not leftovers(wire.session)
+
+
+def test_a_stream_whose_objects_are_all_filtered_away_never_starts() -> None:
+    track = Track(NAME)
+    wire, stream, _ = served(track)
+    writer = track.subgroup(0)
+    writer.object(0, b"x")  # waits for its turn
+    none = Parameters(range_filters=(spans(IDS, (7, 7)),))
+    update(wire, stream, none)
+    writer.finish()
+    assert wire.pulled(data_streams(wire)[0]) == (b"", StreamCode.CANCELLED)
+    track.end()
+    assert wire.last(stream) == m.PublishDone(DoneCode.TRACK_ENDED, 0)
 
 
 def test_a_stopped_stream_keeps_nothing_that_is_written_later() -> None:

@@ -111,6 +111,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.rule("M135", "M352")
 @pytest.mark.parametrize("faults", FAULTS)
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_the_network_does(faults: dict[str, float], seed: int) -> None:

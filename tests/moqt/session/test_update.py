@@ -64,7 +64,7 @@ def update(wire: Wire, stream: int, **parameters: Any) -> m.Message:
 # -- as publisher --------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("M311", "M526", "M319", "M385")
+@pytest.mark.rule("M311", "M318", "M526", "M319", "M385")
 def test_every_update_has_its_answer() -> None:
     track = Track(NAME)
     wire, stream, _ = served(track)
@@ -136,6 +136,35 @@ def test_a_failed_update_ends_the_subscription() -> None:
     wire.send(stream, m.RequestUpdate(wire.id()), fin=True)  # it cannot know yet
     assert wire.fault is None
     assert not leftovers(wire.session)
+
+
+@pytest.mark.rule("M313")
+def test_an_update_that_fails_while_streams_drain() -> None:
+    track = Track(NAME)
+    track.subgroup(0).object(0, b"x")
+    wire, stream, request = served(track)
+    update(wire, stream, fill=NO_PARAMETERS)  # has not had its turn yet: it is not counted
+    track.end()
+    assert request.active
+    wire.send(stream, m.RequestUpdate(wire.id(), Parameters(subscriber_priority=3)))
+    assert isinstance(wire.last(stream), m.RequestOk)
+    wire.send(stream, m.RequestUpdate(wire.id(), BY_ALIAS))
+    done = wire.last(stream)
+    assert isinstance(done, m.PublishDone)
+    assert (done.status, done.stream_count) == (DoneCode.UPDATE_FAILED, 0)
+    wire.send(stream, fin=True)
+    assert not leftovers(wire.session)
+
+
+@pytest.mark.rule("M494")
+def test_fills_that_wait_are_bounded() -> None:
+    track = Track(NAME)
+    track.subgroup(0).object(0, b"x")
+    wire, stream, request = served(track, max_fills=3)
+    for _ in range(3):
+        assert isinstance(update(wire, stream, fill=NO_PARAMETERS), m.RequestOk)
+    assert isinstance(update(wire, stream, fill=NO_PARAMETERS), m.PublishDone)
+    assert not request.active
 
 
 @pytest.mark.rule("M059", "M285")

@@ -29,7 +29,7 @@ class Side:
         self.pair = pair
         self.transport = transport
         self.session = Session(transport, handler, config)
-        self.session.on_deadline(self._arm)
+        self.session.timers.on_change = self._arm
         self.ended: tuple[int, str, bool] | None = None
         transport.sink = self
 
