@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from moqt.subscriber import Namespaces as Namespaces
     from moqt.subscriber import ReceivedObject as ReceivedObject
     from moqt.subscriber import Subscription as Subscription
+    from moqt.subscriber import accept as accept
     from moqt.subscriber import fetch as fetch
     from moqt.subscriber import namespaces as namespaces
     from moqt.subscriber import subscribe as subscribe
@@ -64,6 +65,7 @@ _HOMES: Final = {
     "TooFarBehind": "moqt.errors",
     "Trace": "moqt.trace",
     "Track": "moqt.publisher",
+    "accept": "moqt.subscriber",
     "connect": "moqt.endpoint",
     "fetch": "moqt.subscriber",
     "namespaces": "moqt.subscriber",
