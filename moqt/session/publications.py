@@ -128,7 +128,7 @@ class PublisherHalf(RequestStream):
             refusal = check_spans(filters, self.session.config)
         if refusal is not None or source is None:
             refusal = refusal or RequestRefused(RequestCode.INTERNAL_ERROR)
-            self.send_error(refusal)
+            self._send_error(refusal)
             self.abort(DoneCode.UPDATE_FAILED, refusal.reason)
             return
         largest = source.largest

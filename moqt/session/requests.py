@@ -169,7 +169,7 @@ class RequestStream:
             self.session.transport.finish(self.stream)
         self._settle()
 
-    def send_error(self, refused: RequestRefused) -> None:
+    def _send_error(self, refused: RequestRefused) -> None:
         """REQUEST_ERROR (draft-22 §9.4)."""
         client = self.session.transport.is_client
         check_own_redirect(refused, self.scope, is_client=client)
@@ -188,7 +188,7 @@ class RequestStream:
         if callback is not None:
             callback()
 
-    def fail(self, error: MoqtError, code: int = StreamCode.CANCELLED) -> None:
+    def _fail(self, error: MoqtError, code: int = StreamCode.CANCELLED) -> None:
         """Cancel for a reason that the application must hear."""
         if self.state is not Request.CLOSED:
             self.abandon(code)
@@ -283,7 +283,7 @@ class OutgoingRequest(RequestStream):
         if self.session.established:
             super().data(view, fin)
         elif not self.session.hold(self.stream, view, fin):
-            self.fail(
+            self._fail(
                 RequestFailed(RequestCode.EXCESSIVE_LOAD, "the answer came before SETUP"),
                 StreamCode.EXCESSIVE_LOAD,
             )
@@ -337,7 +337,7 @@ class OutgoingRequest(RequestStream):
     def peer_aborted(self, code: int) -> None:
         """The peer refused or ended the request with a stream error."""
         if self.state in _LIVE:
-            self.fail(
+            self._fail(
                 RequestFailed(
                     RequestCode.INTERNAL_ERROR, f"the peer ended the request with code {code:#x}"
                 )
@@ -351,7 +351,7 @@ class OutgoingRequest(RequestStream):
 
     def moved(self) -> None:
         """The peer did not move it in time."""
-        self.fail(RequestFailed(RequestCode.GOING_AWAY, "not moved in time"), StreamCode.GOING_AWAY)
+        self._fail(RequestFailed(RequestCode.GOING_AWAY, "not moved in time"), StreamCode.GOING_AWAY)
 
     def _settle(self) -> None:
         super()._settle()
@@ -389,7 +389,7 @@ class IncomingRequest(RequestStream):
     ) -> None:
         """REQUEST_ERROR and FIN; ``retry_after`` in ms, None: do not repeat (draft-22 §9.4)."""
         if self.state is Request.PENDING:
-            self.send_error(RequestRefused(code, reason, retry_after, redirect))
+            self._send_error(RequestRefused(code, reason, retry_after, redirect))
             self.close()
 
     def ask(self, method: Callable[[Self], None]) -> None:
@@ -426,7 +426,7 @@ class IncomingRequest(RequestStream):
         if refusal is None:
             self.send(m.RequestOk())
         else:
-            self.send_error(refusal)
+            self._send_error(refusal)
             self.close()
 
     # -- ends ------------------------------------------------------------------------------------

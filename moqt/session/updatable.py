@@ -51,7 +51,7 @@ class UpdatableRequest(OutgoingRequest):
     def on_update_error(self, message: m.RequestError) -> None:
         """It failed: with it the request ends (draft-22 §9.5.1)."""
         self._updates.answered(message)
-        self.fail(self.failure(message))
+        self._fail(self.failure(message))
 
 
 class LastingRequest(IncomingRequest):
