@@ -10,7 +10,6 @@ from moqt.codec.profile import LATEST, Profile
 from moqt.codec.properties import SetupOptions
 from moqt.counters import code_name
 from moqt.errors import (
-    MalformedTrack,
     Misuse,
     ProtocolViolation,
     SessionClosed,
@@ -20,6 +19,7 @@ from moqt.errors import (
 from moqt.session.checks import (
     check_goaway,
     check_own_goaway,
+    check_served,
     check_setup,
     stream_code,
 )
@@ -148,7 +148,7 @@ class Session(Requester):
             self._guard(owner.sent)
 
     def datagram(self, now: float, data: bytes) -> None:
-        """An object datagram; of an unknown alias it is dropped (draft-22 §3.1.3.1)."""
+        """An object datagram; of an unknown alias it may wait or is dropped (draft-22 §3.1.3.1)."""
         context = self._context
         context.now = now
         if context.established:
@@ -239,6 +239,8 @@ class Session(Requester):
     def _setup(self, options: SetupOptions) -> None:
         context = self._context
         check_setup(options, from_client=not self._transport.is_client)
+        if not self._transport.is_client:
+            check_served(options, context.config)
         context.peer_options = options
         context.own_tokens.setup(context.config.setup_tokens, options.max_auth_token_cache_size)
         context.peer_tokens.setup(options.authorization_tokens, context.now)
@@ -270,15 +272,7 @@ class Session(Requester):
         if found is None:
             return
         context.counters.received.datagram(found.head.length)
-        subscription = context.streams.subscription(found.track_alias, found.head.group)
-        if subscription is None:
-            return
-        try:
-            head = found.head.resolve(subscription.default_priority)
-            subscription.integrity.datagram(head, ends_group=found.head.end_of_group)
-            subscription.receiver.datagram(head, found.payload)
-        except MalformedTrack as fault:
-            subscription.malformed(fault)
+        context.streams.datagram(found)
 
     def _run_timers(self) -> None:
         self._context.timers.run(self._context.now)

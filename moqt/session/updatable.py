@@ -15,9 +15,9 @@ from moqt.session.updates import OwnUpdates, check_update
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.codec.messages import Message
     from moqt.errors import RequestRefused
     from moqt.session.context import Context
+    from moqt.session.requests import Opening
 
 
 class UpdatableRequest(OutgoingRequest):
@@ -25,7 +25,7 @@ class UpdatableRequest(OutgoingRequest):
 
     place: ClassVar[Place]
 
-    def __init__(self, session: Context, opening: Callable[[int], Message]) -> None:
+    def __init__(self, session: Context, opening: Callable[[int], Opening]) -> None:
         super().__init__(session, opening)
         #: Milliseconds until the peer means to end it, 0 or None for never (draft-22 §9.20.16).
         self.expires: int | None = None
