@@ -344,7 +344,8 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
 
     def moved(self) -> None:
         """The peer did not move it in time."""
-        self._fail(RequestFailed(RequestCode.GOING_AWAY, "not moved in time"), StreamCode.GOING_AWAY)
+        late = RequestFailed(RequestCode.GOING_AWAY, "not moved in time")
+        self._fail(late, StreamCode.GOING_AWAY)
 
     def failed(self, error: MoqtError, code: int) -> None:
         """Over without success: the receiver hears it, if there is one."""

@@ -372,7 +372,8 @@ class OutgoingRequest(RequestStream):
 
     def moved(self) -> None:
         """The peer did not move it in time."""
-        self._fail(RequestFailed(RequestCode.GOING_AWAY, "not moved in time"), StreamCode.GOING_AWAY)
+        late = RequestFailed(RequestCode.GOING_AWAY, "not moved in time")
+        self._fail(late, StreamCode.GOING_AWAY)
 
     def _settle(self) -> None:
         super()._settle()
@@ -385,7 +386,7 @@ class OutgoingRequest(RequestStream):
 
     def _unanswered(self) -> None:
         """The peer has had its time (draft-22 §12.3)."""
-        self.fail(RequestFailed(RequestCode.TIMEOUT, "the peer does not answer"))
+        self._fail(RequestFailed(RequestCode.TIMEOUT, "the peer does not answer"))
 
 
 class IncomingRequest(RequestStream):
