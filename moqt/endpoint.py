@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from moqt.codec.profile import LATEST
+from moqt.errors import Misuse
 from moqt.monitor import Monitor
 from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
@@ -97,6 +99,15 @@ class Server:
     def listening(self, listener: Listener) -> None:
         """The socket is open."""
         self._listener = listener
+
+    def goaway(self, uri: str = "", timeout: int = 0) -> None:
+        """Ask every client to move to ``uri``, "" for here again; ``timeout`` in ms (§9.2).
+
+        With a timeout a session that still has requests then is closed with GOAWAY_TIMEOUT.
+        """
+        for connection in tuple(self.connections):
+            with suppress(Misuse):  # not open yet, or told before
+                connection.goaway(uri, timeout)
 
     async def close(self, code: int = 0, reason: str = "") -> None:
         """Close every connection, after what is queued for it, and the socket."""

@@ -67,6 +67,8 @@ class Session(Requester):
         self._control: int | None = None
         self._peer_control = False
         self._goaway_sent = False
+        #: Called with URI and milliseconds after the handler has heard of a GOAWAY.
+        self.on_goaway: Callable[[str, int], None] | None = None
         self._setup_timer: Timer | None = None
 
     # -- transport events ------------------------------------------------------------------------
@@ -257,6 +259,8 @@ class Session(Requester):
         self._context.leaving = True
         check_goaway(message.uri, from_client=not self._transport.is_client)
         self._context.handler.on_goaway(message.uri, message.timeout)
+        if self.on_goaway is not None:
+            self.on_goaway(message.uri, message.timeout)
 
     def _setup_overdue(self) -> None:
         raise SessionFault(SessionCode.CONTROL_MESSAGE_TIMEOUT, "no SETUP came")
