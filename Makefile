@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-CODE := kvcs moqt transport tests $(patsubst %/,%,$(wildcard benchmarks/ interop/))
+CODE := kvcs moqt transport tests $(patsubst %/,%,$(wildcard benchmarks/ examples/ interop/))
 RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 

@@ -16,10 +16,17 @@ if TYPE_CHECKING:
     from moqt.endpoint import Server as Server
     from moqt.endpoint import connect as connect
     from moqt.endpoint import serve as serve
+    from moqt.errors import MalformedTrack as MalformedTrack
+    from moqt.errors import MoqtError as MoqtError
+    from moqt.errors import RequestFailed as RequestFailed
+    from moqt.errors import SessionClosed as SessionClosed
+    from moqt.errors import SubscriptionEnded as SubscriptionEnded
+    from moqt.errors import TooFarBehind as TooFarBehind
     from moqt.model import FullTrackName as FullTrackName
     from moqt.model import GroupOrder as GroupOrder
     from moqt.model import Location as Location
     from moqt.model import LocationFilter as LocationFilter
+    from moqt.model import ObjectHead as ObjectHead
     from moqt.monitor import Monitor as Monitor
     from moqt.publisher import Catalog as Catalog
     from moqt.publisher import Track as Track
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from moqt.subscriber import Namespaces as Namespaces
     from moqt.subscriber import ReceivedObject as ReceivedObject
     from moqt.subscriber import Subscription as Subscription
+    from moqt.subscriber import accept as accept
     from moqt.subscriber import fetch as fetch
     from moqt.subscriber import namespaces as namespaces
     from moqt.subscriber import subscribe as subscribe
@@ -42,14 +50,22 @@ _HOMES: Final = {
     "GroupOrder": "moqt.model",
     "Location": "moqt.model",
     "LocationFilter": "moqt.model",
+    "MalformedTrack": "moqt.errors",
     "Monitor": "moqt.monitor",
+    "MoqtError": "moqt.errors",
     "Namespaces": "moqt.subscriber",
+    "ObjectHead": "moqt.model",
     "Parameters": "moqt.codec.params",
     "ReceivedObject": "moqt.subscriber",
     "Server": "moqt.endpoint",
+    "RequestFailed": "moqt.errors",
+    "SessionClosed": "moqt.errors",
     "Subscription": "moqt.subscriber",
+    "SubscriptionEnded": "moqt.errors",
+    "TooFarBehind": "moqt.errors",
     "Trace": "moqt.trace",
     "Track": "moqt.publisher",
+    "accept": "moqt.subscriber",
     "connect": "moqt.endpoint",
     "fetch": "moqt.subscriber",
     "namespaces": "moqt.subscriber",

@@ -165,6 +165,10 @@ class Connection:
         """Call back once the session has ended."""
         self.sink.end.add_done_callback(lambda _: callback())
 
+    def when_goaway(self, callback: Callable[[str, int], None]) -> None:
+        """Call back when the peer says GOAWAY for the session: URI, and ms or 0."""
+        self._session.on_goaway = callback
+
     async def ready(self) -> None:
         """Wait for both SETUPs; raises SessionClosed."""
         await self._ready.wait()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from moqt.codec.profile import LATEST
 from moqt.driver import CLOSE_LIMIT, Connection
+from moqt.errors import Misuse
 from moqt.monitor import Monitor
 from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
@@ -103,6 +105,15 @@ class Server:
     def listening(self, listener: Listener) -> None:
         """The socket is open."""
         self._listener = listener
+
+    def goaway(self, uri: str = "", timeout: int = 0) -> None:
+        """Ask every client to move to ``uri``, "" for here again; ``timeout`` in ms (§9.2).
+
+        With a timeout a session that still has requests then is closed with GOAWAY_TIMEOUT.
+        """
+        for connection in tuple(self.connections):
+            with suppress(Misuse):  # not open yet, or told before
+                connection.goaway(uri, timeout)
 
     async def close(self, code: int = 0, reason: str = "", *, limit: float = CLOSE_LIMIT) -> None:
         """Close every connection, after what is queued for it (in ``limit`` s), and the socket."""

@@ -170,18 +170,11 @@ class Catalog:
     def interested(self, request: IncomingSubscribeNamespace) -> None:
         """Answer a SUBSCRIBE_NAMESPACE and keep it informed."""
         request.on_end = lambda: self._interests.discard(request)
+        request.on_change = lambda: self._tell(request)
         request.accept()
-        if not request.active:
-            return
-        self._interests.add(request)
-
-        def tell() -> None:
-            for namespace in self._namespaces:
-                if request.matches(namespace):
-                    request.found(namespace)
-
-        request.on_change = tell
-        tell()
+        if request.active:
+            self._interests.add(request)
+            self._tell(request)
 
     def interested_in_tracks(self, request: IncomingSubscribeTracks) -> None:
         """Answer a SUBSCRIBE_TRACKS; offer what is here, and what will be added."""
@@ -195,6 +188,11 @@ class Catalog:
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
         self._announced.pop(connection, None)
+
+    def _tell(self, interest: IncomingSubscribeNamespace) -> None:
+        for namespace in self._namespaces:
+            if interest.matches(namespace):
+                interest.found(namespace)
 
     def _offer_all(self, interest: IncomingSubscribeTracks) -> None:
         for track in tuple(self._tracks.values()):

@@ -12,7 +12,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeVar
 
 from moqt.codec.params import NO_PARAMETERS
-from moqt.errors import DoneCode, Misuse, MoqtError, StreamCode, SubscriptionEnded, TooFarBehind
+from moqt.errors import (
+    DoneCode,
+    Misuse,
+    MoqtError,
+    RequestCode,
+    RequestFailed,
+    StreamCode,
+    SubscriptionEnded,
+    TooFarBehind,
+)
 from moqt.model import Location, ObjectStatus
 
 if TYPE_CHECKING:
@@ -24,11 +33,14 @@ if TYPE_CHECKING:
     from moqt.model import FullTrackName, Gap, ObjectHead, SubgroupHead, TrackNamespace
     from moqt.session.fetches import OutgoingFetch
     from moqt.session.namespaces import OutgoingSubscribeNamespace
-    from moqt.session.ports import TrackInfo
+    from moqt.session.ports import TrackInfo, TrackReceiver
+    from moqt.session.publishing import IncomingPublish
     from moqt.session.subscriptions import OutgoingSubscribe
     from transport.api import BytesLike
 
-    _AnyRequest: TypeAlias = OutgoingSubscribe | OutgoingFetch | OutgoingSubscribeNamespace
+    _AnyRequest: TypeAlias = (
+        OutgoingSubscribe | IncomingPublish | OutgoingFetch | OutgoingSubscribeNamespace
+    )
 
 _T = TypeVar("_T")
 
@@ -306,6 +318,11 @@ class _TrackReading(_Reading[ReceivedObject]):
         self._info: TrackInfo | None = None
 
     @property
+    def receiver(self) -> TrackReceiver:
+        """What takes it all in."""
+        return self._arrivals
+
+    @property
     def info(self) -> TrackInfo:
         """What the peer's answer said; raises Misuse before it is here."""
         if self._info is None:
@@ -337,22 +354,22 @@ class _TrackReading(_Reading[ReceivedObject]):
 
 
 class Subscription(_TrackReading):
-    """SUBSCRIBE (§9.6): objects in the order in which they become whole, fills included.
+    """SUBSCRIBE (§9.6), or a PUBLISH accepted: objects as they become whole, fills included.
 
     The iteration stops when the track has ended and all its streams came. Else it raises
     SubscriptionEnded, RequestFailed, MalformedTrack, SessionClosed, or TooFarBehind.
     """
 
     def __init__(
-        self, connection: Connection, name: FullTrackName, parameters: Parameters, limit: int
+        self, limit: int, begin: Callable[[TrackReceiver], OutgoingSubscribe | IncomingPublish]
     ) -> None:
         super().__init__(limit)
-        self._subscribe = connection.subscribe(name, self._arrivals, parameters)
-        self._request = self._subscribe
+        self._half = begin(self._arrivals)
+        self._request = self._half
 
     def update(self, parameters: Parameters) -> None:
         """REQUEST_UPDATE (§9.5); raises Misuse where the peer would have to close."""
-        self._subscribe.update(parameters)
+        self._half.update(parameters)
 
     def _ending(self, code: int, reason: str, complete: bool) -> MoqtError | None:
         if code == DoneCode.TRACK_ENDED and complete:
@@ -438,7 +455,19 @@ def subscribe(
 
     At most ``limit`` octets wait to be read. Raises Misuse, SessionClosed.
     """
-    return Subscription(connection, name, parameters, limit)
+    return Subscription(limit, lambda taker: connection.subscribe(name, taker, parameters))
+
+
+def accept(request: IncomingPublish, *, limit: int = BUFFER_OCTETS) -> Subscription:
+    """PUBLISH_OK to a track that the peer offers (§9.8): from then on the same as SUBSCRIBE.
+
+    At most ``limit`` octets wait to be read.
+    """
+    made = Subscription(limit, lambda _: request)
+    request.accept(made.receiver)
+    if not request.active:  # whatever ended it while it was accepted has been heard by now
+        made.receiver.failed(RequestFailed(RequestCode.UNINTERESTED, "withdrawn before accepted"))
+    return made
 
 
 def fetch(

@@ -289,6 +289,8 @@ class _MessageTap:
         self._traced = traced
         self._at = {"way": way, "stream": stream}
         self._splitter: MessageSplitter | None = MessageSplitter(traced.profile)
+        #: Of the subscription: what its fills inherit.
+        self._order = GroupOrder.ASCENDING
 
     def feed(self, view: BytesLike) -> None:
         if self._splitter is None:
@@ -309,12 +311,12 @@ class _MessageTap:
             order = message.parameters.group_order
             self._traced.expect(message.request_id, order or GroupOrder.ASCENDING)
         elif isinstance(message, m.Subscribe | m.RequestUpdate):
+            self._order = message.parameters.group_order or self._order
             self._fill(message.request_id, message.parameters)
 
     def _fill(self, request_id: int, parameters: Parameters) -> None:
         if parameters.fill is not None:
-            order = parameters.fill.group_order or parameters.group_order
-            self._traced.expect(request_id, order or GroupOrder.ASCENDING)
+            self._traced.expect(request_id, parameters.fill.group_order or self._order)
 
 
 class _DataTap:

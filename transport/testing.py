@@ -61,8 +61,8 @@ class Pair:
         self.server = PairSession(self, is_client=False)
         self.to_server = Link(self.clock, self.faults, random, self.server)
         self.to_client = Link(self.clock, self.faults, random, self.client)
-        self.client.join(self.to_server, self.server)
-        self.server.join(self.to_client, self.client)
+        self.client._join(self.to_server, self.server)
+        self.server._join(self.to_client, self.client)
         self.call_later(self.faults.latency, self.server.handshake_done)
         self.call_later(2 * self.faults.latency, self.client.handshake_done)
 
@@ -222,7 +222,7 @@ class PairSession:
         """Streams with an open half: zero when all have ended."""
         return len(self._table)
 
-    def join(self, link: Link, other: PairSession) -> None:
+    def _join(self, link: Link, other: PairSession) -> None:
         """Connect the way out."""
         self._link = link
         self._other = other

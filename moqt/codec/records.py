@@ -49,6 +49,11 @@ class RecordReader(ABC):
         """Objects begun, octets of their payload that have come."""
         return self._begun, self._promised - self._left
 
+    @property
+    def pending(self) -> bool:
+        """True inside a head that was begun and is not whole."""
+        return bool(self._held)
+
     def feed(self, view: BytesLike, fin: bool = False) -> None:
         """The next octets. ProtocolViolation, or MalformedTrack, ends the stream for the reader.
 

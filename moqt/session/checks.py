@@ -74,6 +74,32 @@ def check_setup(options: SetupOptions, *, from_client: bool) -> None:
         raise SessionFault(SessionCode.MALFORMED_AUTHORITY, "AUTHORITY is no host with a port")
 
 
+def check_served(options: SetupOptions, config: SessionConfig) -> None:
+    """What a client asks for must be served here (draft-22 §9.1.1, §9.1.2); SessionFault."""
+    paths, authorities = config.served_paths, config.served_authorities
+    if paths is not None and _scope_path(options.path or "") not in map(_scope_path, paths):
+        raise SessionFault(SessionCode.INVALID_PATH, "no such path is served here")
+    if authorities is not None and (
+        options.authority is None
+        or _scope_host(options.authority) not in map(_scope_host, authorities)
+    ):
+        raise SessionFault(SessionCode.INVALID_AUTHORITY, "that authority is not served here")
+
+
+def _scope_path(path: str) -> str:
+    """The query is no part of a scope, and an empty path is the root (draft-22 §2.5)."""
+    return path.partition("?")[0] or "/"
+
+
+def _scope_host(authority: str) -> str:
+    """Host and port, without user, in one case; 443 is the default port."""
+    place = authority.rpartition("@")[2].lower()
+    host, colon, port = place.rpartition(":")
+    if not colon or "]" in port:
+        return f"{place}:443"
+    return f"{host}:{port or 443}"
+
+
 def check_parameters(parameters: Parameters, config: SessionConfig) -> RequestRefused | None:
     """Why a request of the peer with these parameters cannot be served, if it cannot."""
     refusal: RequestRefused | None = None

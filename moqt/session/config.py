@@ -23,6 +23,10 @@ class SessionConfig:
     implementation: str = IMPLEMENTATION
     authority: str | None = None
     path: str | None = None
+    #: What a server serves: authorities (host, or host:port) and paths without query; None is all
+    #: (draft-22 §9.1.1, §9.1.2).
+    served_authorities: tuple[str, ...] | None = None
+    served_paths: tuple[str, ...] | None = None
     #: What our SETUP shows for us, by value or registered for later (draft-22 §9.1.4).
     setup_tokens: tuple[Token, ...] = ()
     #: Judges SETUP, requests and updates of the peer; None admits all.
@@ -39,6 +43,11 @@ class SessionConfig:
     max_fills: int = 64
     #: A peer that connects and never sends SETUP holds a session no longer than this.
     setup_timeout: float = 10.0
+    #: A control message, or the header of a data stream or object, that was begun must be whole by
+    #: then: a peer that trickles holds a stream no longer.
+    stall_timeout: float = 30.0
+    #: A request of ours that nobody answers fails after this, and the RENDEZVOUS_TIMEOUT it states.
+    request_timeout: float = 60.0
     #: Streams and octets that arrive before the peer's SETUP are kept, up to here; more are reset.
     early_streams: int = 256
     early_octets: int = 1 << 20
@@ -46,6 +55,9 @@ class SessionConfig:
     orphan_streams: int = 256
     orphan_octets: int = 8 << 20
     orphan_timeout: float = 5.0
+    #: Datagrams of such aliases, kept while a SUBSCRIBE of ours is unanswered: count, octets.
+    orphan_datagrams: int = 64
+    orphan_datagram_octets: int = 1 << 17
     #: After PUBLISH_DONE late streams may still come; then the count was wrong.
     done_timeout: float = 10.0
     #: Request streams of the peer open at once; one more is answered EXCESSIVE_LOAD.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from moqt.codec import messages as m
 from moqt.codec.control import MessageSplitter
 from moqt.errors import ProtocolViolation
+from moqt.session.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,7 @@ class PeerControl:
     ) -> None:
         self._context = context
         self._splitter = MessageSplitter(context.profile)
+        self._patience = Patience(context)
         self._setup: Callable[[SetupOptions], None] | None = setup
         self._goaway: Callable[[m.Goaway], None] | None = goaway
 
@@ -59,6 +61,7 @@ class PeerControl:
             self._message(message)
         if fin:
             raise ProtocolViolation("the control stream was closed")
+        self._patience.watch(self._splitter.pending > 0)
 
     def reset(self, code: int) -> None:
         """It must stay open."""

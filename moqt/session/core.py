@@ -10,7 +10,6 @@ from moqt.codec.profile import LATEST, Profile
 from moqt.codec.properties import SetupOptions
 from moqt.counters import code_name
 from moqt.errors import (
-    MalformedTrack,
     Misuse,
     ProtocolViolation,
     SessionClosed,
@@ -20,6 +19,7 @@ from moqt.errors import (
 from moqt.session.checks import (
     check_goaway,
     check_own_goaway,
+    check_served,
     check_setup,
     stream_code,
 )
@@ -68,6 +68,8 @@ class Session(Requester):
         self._control: int | None = None
         self._peer_control = False
         self._goaway_sent = False
+        #: Called with URI and milliseconds after the handler has heard of a GOAWAY.
+        self.on_goaway: Callable[[str, int], None] | None = None
         self._setup_timer: Timer | None = None
 
     # -- transport events ------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class Session(Requester):
             self._guard(owner.sent)
 
     def datagram(self, now: float, data: bytes) -> None:
-        """An object datagram; of an unknown alias it is dropped (draft-22 §3.1.3.1)."""
+        """An object datagram; of an unknown alias it may wait or is dropped (draft-22 §3.1.3.1)."""
         context = self._context
         context.now = now
         if context.established:
@@ -236,6 +238,8 @@ class Session(Requester):
     def _setup(self, options: SetupOptions) -> None:
         context = self._context
         check_setup(options, from_client=not self._transport.is_client)
+        if not self._transport.is_client:
+            check_served(options, context.config)
         context.peer_options = options
         context.own_tokens.setup(context.config.setup_tokens, options.max_auth_token_cache_size)
         context.peer_tokens.setup(options.authorization_tokens, context.now)
@@ -252,6 +256,8 @@ class Session(Requester):
         self._context.leaving = True
         check_goaway(message.uri, from_client=not self._transport.is_client)
         self._context.handler.on_goaway(message.uri, message.timeout)
+        if self.on_goaway is not None:
+            self.on_goaway(message.uri, message.timeout)
 
     def _setup_overdue(self) -> None:
         raise SessionFault(SessionCode.CONTROL_MESSAGE_TIMEOUT, "no SETUP came")
@@ -267,15 +273,7 @@ class Session(Requester):
         if found is None:
             return
         context.counters.received.datagram(found.head.length)
-        subscription = context.streams.subscription(found.track_alias, found.head.group)
-        if subscription is None:
-            return
-        try:
-            head = found.head.resolve(subscription.default_priority)
-            subscription.integrity.datagram(head, ends_group=found.head.end_of_group)
-            subscription.receiver.datagram(head, found.payload)
-        except MalformedTrack as fault:
-            subscription.malformed(fault)
+        context.streams.datagram(found)
 
     def _run_timers(self) -> None:
         self._context.timers.run(self._context.now)

@@ -87,7 +87,7 @@ class OutgoingFetch(TrackRequest, UpdatableRequest):
         if code is None:
             self._check_over()
         else:
-            self.fail(StreamReset(code))
+            self._fail(StreamReset(code))
 
     def release(self, code: int) -> None:
         """Stop the data stream with ``code``, expect none."""

@@ -16,6 +16,7 @@ from moqt.errors import (
 from moqt.session.checks import check_parameters, reserved
 from moqt.session.fetches import IncomingFetch
 from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
+from moqt.session.patience import Patience
 from moqt.session.publications import IncomingSubscribe
 from moqt.session.publishing import IncomingPublish
 from moqt.session.status import IncomingTrackStatus
@@ -59,6 +60,7 @@ class Intake:
         self._context = context
         self._stream = stream
         self._splitter = MessageSplitter(context.profile)
+        self._patience = Patience(context)
 
     def data(self, view: BytesLike, fin: bool) -> None:
         """Read up to the first message, then hand over to its role."""
@@ -68,6 +70,7 @@ class Intake:
                 self._drop(StreamCode.EXCESSIVE_LOAD)
             return
         found = self._splitter.feed(view)
+        self._patience.watch(not found)
         if found:
             self._hand_over(found, fin)
         elif fin:
@@ -88,6 +91,7 @@ class Intake:
         """Nothing waits here."""
 
     def _drop(self, code: int) -> None:
+        self._patience.watch(False)
         transport = self._context.transport
         transport.reset(self._stream, code)
         transport.stop(self._stream, code)

@@ -139,7 +139,7 @@ class OutgoingSubscribeNamespace(UpdatableRequest):
             return
         self._octets += _cost(message.suffix)
         if self._octets > self.session.config.namespace_octets:
-            self.fail(
+            self._fail(
                 RequestFailed(RequestCode.EXCESSIVE_LOAD, "the peer names too many namespaces"),
                 StreamCode.EXCESSIVE_LOAD,
             )

@@ -132,7 +132,7 @@ class PublisherHalf(RequestStream):
             refusal = self._too_many_fills()
         if refusal is not None or source is None:
             refusal = refusal or RequestRefused(RequestCode.INTERNAL_ERROR)
-            self.send_error(refusal)
+            self._send_error(refusal)
             self.abort(DoneCode.UPDATE_FAILED, refusal.reason)
             return
         largest = source.largest

@@ -188,7 +188,7 @@ class OutgoingPublish(PublisherHalf, OutgoingRequest):
             self.finish()
         else:
             why = f"the peer ended the subscription with code {code:#x}"
-            self.fail(RequestFailed(RequestCode.INTERNAL_ERROR, why))
+            self._fail(RequestFailed(RequestCode.INTERNAL_ERROR, why))
 
     def moved(self) -> None:
         """The peer did not move it in time."""
@@ -309,7 +309,7 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
         if refusal is None and (said.fill is not None or said.new_group_request is not None):
             refusal = RequestRefused(RequestCode.NOT_SUPPORTED, "asked for by a publisher")
         if refusal is not None:
-            self.send_error(refusal)
+            self._send_error(refusal)
             return
         self._applied(message.request_id, said, self.parameters.largest_object)
         self.send(m.RequestOk(Parameters(expires=self._lifetime.grant())))
@@ -333,7 +333,7 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
         """The publisher gave it up with a stream error."""
         if self.state in (Request.PENDING, Request.ESTABLISHED):
             why = f"the peer ended the subscription with code {code:#x}"
-            self.fail(RequestFailed(RequestCode.INTERNAL_ERROR, why))
+            self._fail(RequestFailed(RequestCode.INTERNAL_ERROR, why))
         else:
             self.finish()
 
@@ -343,7 +343,8 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
 
     def moved(self) -> None:
         """The peer did not move it in time."""
-        self.fail(RequestFailed(RequestCode.GOING_AWAY, "not moved in time"), StreamCode.GOING_AWAY)
+        late = RequestFailed(RequestCode.GOING_AWAY, "not moved in time")
+        self._fail(late, StreamCode.GOING_AWAY)
 
     def failed(self, error: MoqtError, code: int) -> None:
         """Over without success: the receiver hears it, if there is one."""
@@ -388,4 +389,4 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
 
     def _expired(self) -> None:
         why = RequestFailed(RequestCode.TIMEOUT, "the publisher did not extend it in time")
-        self.fail(why)
+        self._fail(why)

@@ -16,6 +16,7 @@ from moqt.errors import (
     StreamCode,
 )
 from moqt.session.checks import check_goaway, check_own_goaway, check_own_redirect, check_redirect
+from moqt.session.patience import Patience
 from moqt.session.state import Request, Table
 from moqt.session.tokens import ANSWERS, tokens_of
 from moqt.session.updates import PeerUpdates
@@ -71,6 +72,7 @@ class RequestStream:
         self._splitter: MessageSplitter | None = MessageSplitter(session.profile)
         self._sending = True
         self._receiving = True
+        self._patience = Patience(session)
         self._goaway_sent = False
         self._goaway_seen = False
         # Tokens in each message of ours that the peer has yet to answer, in order.
@@ -94,6 +96,8 @@ class RequestStream:
             self._receiving = False
             self.peer_finished()
             self._settle()
+        elif self._splitter is not None:
+            self._patience.watch(self._splitter.pending > 0)
 
     def reset(self, code: int) -> None:
         """The peer reset its direction."""
@@ -169,7 +173,7 @@ class RequestStream:
             self.session.transport.finish(self.stream)
         self._settle()
 
-    def send_error(self, refused: RequestRefused) -> None:
+    def _send_error(self, refused: RequestRefused) -> None:
         """REQUEST_ERROR (draft-22 §9.4)."""
         client = self.session.transport.is_client
         check_own_redirect(refused, self.scope, is_client=client)
@@ -188,7 +192,7 @@ class RequestStream:
         if callback is not None:
             callback()
 
-    def fail(self, error: MoqtError, code: int = StreamCode.CANCELLED) -> None:
+    def _fail(self, error: MoqtError, code: int = StreamCode.CANCELLED) -> None:
         """Cancel for a reason that the application must hear."""
         if self.state is not Request.CLOSED:
             self.abandon(code)
@@ -233,9 +237,13 @@ class RequestStream:
                 f"{type(message).__name__} on this request stream in state {self.state.name}"
             )
         if self._questions and isinstance(message, ANSWERS):
-            self.session.own_tokens.answered(self._questions.pop(0))
+            self.heard()
         self.state, method = step
         getattr(self, method)(message)
+
+    def heard(self) -> None:
+        """The oldest question is answered."""
+        self.session.own_tokens.answered(self._questions.pop(0))
 
     def _goaway(self, message: m.Goaway) -> None:
         if self._goaway_seen:
@@ -257,6 +265,7 @@ class RequestStream:
     def _settle(self) -> None:
         if self.state is not Request.CLOSED:
             return
+        self._patience.watch(False)
         while self._questions:
             self.session.own_tokens.lost(self._questions.pop())
         if not self._sending and not self._receiving:
@@ -266,13 +275,18 @@ class RequestStream:
 class OutgoingRequest(RequestStream):
     """A request of ours: opened by its first message."""
 
-    def __init__(self, session: Context, opening: Callable[[int], Message]) -> None:
+    def __init__(self, session: Context, opening: Callable[[int], Opening]) -> None:
         message = opening(session.ids.upcoming)
         octets = m.encode_message(message, session.profile)
         session.own_tokens.check(tokens_of(message), None)
         super().__init__(session, session.open_request())
         self.request_id = session.ids.allocate()
         self._grace: Timer | None = None
+        self._overdue: Timer | None = None
+        limit = session.config.request_timeout
+        if limit:
+            limit += (message.parameters.rendezvous_timeout or 0) / 1000
+            self._overdue = session.call_after_tick(limit, self._unanswered)
         session.adopt(self.stream, self)
         session.transport.write(self.stream, octets)
         session.counters.sent.message(message)
@@ -283,7 +297,7 @@ class OutgoingRequest(RequestStream):
         if self.session.established:
             super().data(view, fin)
         elif not self.session.hold(self.stream, view, fin):
-            self.fail(
+            self._fail(
                 RequestFailed(RequestCode.EXCESSIVE_LOAD, "the answer came before SETUP"),
                 StreamCode.EXCESSIVE_LOAD,
             )
@@ -296,6 +310,13 @@ class OutgoingRequest(RequestStream):
         elif self.stop_ends and self._grace is None:
             delay = self.session.config.stop_grace
             self._grace = self.session.call_later(delay, lambda: self.peer_aborted(code))
+
+    def heard(self) -> None:
+        """The first answer ends the waiting for it."""
+        super().heard()
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
 
     @property
     def stop_ends(self) -> bool:
@@ -337,7 +358,7 @@ class OutgoingRequest(RequestStream):
     def peer_aborted(self, code: int) -> None:
         """The peer refused or ended the request with a stream error."""
         if self.state in _LIVE:
-            self.fail(
+            self._fail(
                 RequestFailed(
                     RequestCode.INTERNAL_ERROR, f"the peer ended the request with code {code:#x}"
                 )
@@ -351,13 +372,21 @@ class OutgoingRequest(RequestStream):
 
     def moved(self) -> None:
         """The peer did not move it in time."""
-        self.fail(RequestFailed(RequestCode.GOING_AWAY, "not moved in time"), StreamCode.GOING_AWAY)
+        late = RequestFailed(RequestCode.GOING_AWAY, "not moved in time")
+        self._fail(late, StreamCode.GOING_AWAY)
 
     def _settle(self) -> None:
         super()._settle()
-        if self._grace is not None and self.state is Request.CLOSED:
-            self._grace.cancel()
-            self._grace = None
+        if self.state is not Request.CLOSED:
+            return
+        for timer in (self._grace, self._overdue):
+            if timer is not None:
+                timer.cancel()
+        self._grace = self._overdue = None
+
+    def _unanswered(self) -> None:
+        """The peer has had its time (draft-22 §12.3)."""
+        self._fail(RequestFailed(RequestCode.TIMEOUT, "the peer does not answer"))
 
 
 class IncomingRequest(RequestStream):
@@ -389,7 +418,7 @@ class IncomingRequest(RequestStream):
     ) -> None:
         """REQUEST_ERROR and FIN; ``retry_after`` in ms, None: do not repeat (draft-22 §9.4)."""
         if self.state is Request.PENDING:
-            self.send_error(RequestRefused(code, reason, retry_after, redirect))
+            self._send_error(RequestRefused(code, reason, retry_after, redirect))
             self.close()
 
     def ask(self, method: Callable[[Self], None]) -> None:
@@ -426,7 +455,7 @@ class IncomingRequest(RequestStream):
         if refusal is None:
             self.send(m.RequestOk())
         else:
-            self.send_error(refusal)
+            self._send_error(refusal)
             self.close()
 
     # -- ends ------------------------------------------------------------------------------------

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
-from moqt.errors import SessionCode, SessionFault, StreamCode
+from moqt.errors import MalformedTrack, SessionCode, SessionFault, StreamCode
 from moqt.session.state import Request
 from moqt.session.streams import DataStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from moqt.codec.datagram import Datagram
     from moqt.model import FullTrackName, GroupOrder
     from moqt.session.context import Context
     from moqt.session.subscriptions import SubscriberHalf
@@ -34,6 +35,8 @@ class IncomingStreams:
         self._orphans: dict[int, dict[DataStream, None]] = {}
         self._orphan_count = 0
         self._orphan_octets = 0
+        self._datagrams: deque[tuple[float, Datagram]] = deque()
+        self._datagram_octets = 0
 
     # -- aliases ---------------------------------------------------------------------------------
 
@@ -62,6 +65,11 @@ class IncomingStreams:
             else:
                 self.leave(stream)
                 stream.attach(owner)
+        early, self._datagrams = self._datagrams, deque()
+        self._datagram_octets = 0
+        for due, found in early:
+            if due > self._context.now:
+                self.datagram(found)
 
     def offer(self, alias: int, subscription: SubscriberHalf) -> None:
         """A PUBLISH has come: its data waits until it is answered."""
@@ -142,6 +150,34 @@ class IncomingStreams:
         """Who awaits this fetch stream, and the order of its groups."""
         return self._fetches.get(request_id)
 
+    # -- datagrams -------------------------------------------------------------------------------
+
+    def datagram(self, found: Datagram) -> None:
+        """Hand it to its subscription, or keep it shortly for one that is unanswered (§3.1.3.1)."""
+        owner = self.subscription(found.track_alias, found.head.group)
+        if owner is None:
+            self._keep(found)
+            return
+        try:
+            head = found.head.resolve(owner.default_priority)
+            owner.integrity.datagram(head, ends_group=found.head.end_of_group)
+            owner.receiver.datagram(head, found.payload)
+        except MalformedTrack as fault:
+            owner.malformed(fault)
+
+    def _keep(self, found: Datagram) -> None:
+        config, size = self._context.config, _size(found)
+        if not self._unanswered or size > config.orphan_datagram_octets:
+            return
+        kept = self._datagrams
+        kept.append((self._context.now + config.orphan_timeout, found))
+        self._datagram_octets += size
+        while (
+            len(kept) > config.orphan_datagrams
+            or self._datagram_octets > config.orphan_datagram_octets
+        ):
+            self._datagram_octets -= _size(kept.popleft()[1])
+
     # -- streams ---------------------------------------------------------------------------------
 
     def stop(self, streams: Iterable[int], code: int) -> None:
@@ -202,4 +238,9 @@ class IncomingStreams:
         self._offers.clear()
         self._fetches.clear()
         self._orphans.clear()
+        self._datagrams.clear()
         self._orphan_count = self._orphan_octets = 0
+
+
+def _size(found: Datagram) -> int:
+    return len(found.payload) + len(found.head.properties)

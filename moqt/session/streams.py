@@ -9,6 +9,7 @@ from moqt.codec.data import FetchHeader, FetchReader, SubgroupHeader, SubgroupRe
 from moqt.codec.varint import Incomplete
 from moqt.errors import MalformedTrack, ProtocolViolation, StreamCode
 from moqt.model import SubgroupHead
+from moqt.session.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,7 @@ class DataStream:
         "_held",
         "_kind",
         "_owner",
+        "_patience",
         "_reader",
         "_sink",
         "handle",
@@ -57,6 +59,7 @@ class DataStream:
         self._owner: TrackRequest | None = None
         self._feeding = False
         self._dropped = 0
+        self._patience = Patience(context, self._stalled)
         #: When its last octets came.
         self.heard = context.now
         #: Of a subgroup stream, once read; ``subgroup`` None is a stream without any object.
@@ -88,6 +91,8 @@ class DataStream:
             self._sink = None
         elif fin:
             self._over(None)
+        else:
+            self._patience.watch(reader.pending)
 
     def reset(self, code: int) -> None:
         """The peer gave the stream up."""
@@ -129,6 +134,7 @@ class DataStream:
         A sink that is just being written to hears of it when the present octets are through.
         """
         self._context.streams.leave(self)
+        self._patience.watch(False)
         self._held.clear()
         self._owner = None
         self._count()
@@ -161,6 +167,9 @@ class DataStream:
             if fin:
                 raise ProtocolViolation("a unidirectional stream ended inside its header") from None
             self._held = bytearray(octets)
+            self._patience.watch(True)
+        else:
+            self._patience.watch(self._reader is not None and self._reader.pending)
 
     def _decide(self, octets: BytesLike) -> None:
         """What the stream is; Incomplete leaves no trace."""
@@ -269,7 +278,15 @@ class DataStream:
         if reader is not None:
             self._context.counters.received.carried(*reader.tally)
 
+    def _stalled(self) -> None:
+        """A header was begun and not finished: stop this stream alone (draft-22 §12.2)."""
+        owner = self._owner
+        self.abandon(StreamCode.CANCELLED)
+        if owner is not None:
+            owner.stream_over(self.handle, StreamCode.CANCELLED)
+
     def _over(self, code: int | None) -> None:
+        self._patience.watch(False)
         self._sink = None
         self._count()
         self._context.forget(self.handle)

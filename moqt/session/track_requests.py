@@ -48,8 +48,8 @@ class TrackRequest(RequestStream):
         """The track broke the data model: cancel all that we have of it, and say so (§12.1)."""
         for request in tuple(self.session.owners.values()):
             if isinstance(request, TrackRequest) and request.name == self.name:
-                request.fail(fault, StreamCode.MALFORMED_TRACK)
-        self.fail(fault, StreamCode.MALFORMED_TRACK)
+                request._fail(fault, StreamCode.MALFORMED_TRACK)
+        self._fail(fault, StreamCode.MALFORMED_TRACK)
 
     def read_properties(self, raw: bytes) -> TrackProperties | None:
         """Track Properties of the answer; None when they ended the request (draft-22 §3.7)."""
@@ -59,7 +59,7 @@ class TrackRequest(RequestStream):
             self.malformed(fault)
             return None
         if properties.unknown_mandatory:
-            self.fail(
+            self._fail(
                 RequestFailed(
                     RequestCode.UNSUPPORTED_EXTENSION, not_understood(properties.unknown_mandatory)
                 )

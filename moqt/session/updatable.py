@@ -15,9 +15,9 @@ from moqt.session.updates import OwnUpdates, check_update
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.codec.messages import Message
     from moqt.errors import RequestRefused
     from moqt.session.context import Context
+    from moqt.session.requests import Opening
 
 
 class UpdatableRequest(OutgoingRequest):
@@ -25,7 +25,7 @@ class UpdatableRequest(OutgoingRequest):
 
     place: ClassVar[Place]
 
-    def __init__(self, session: Context, opening: Callable[[int], Message]) -> None:
+    def __init__(self, session: Context, opening: Callable[[int], Opening]) -> None:
         super().__init__(session, opening)
         #: Milliseconds until the peer means to end it, 0 or None for never (draft-22 §9.20.16).
         self.expires: int | None = None
@@ -51,7 +51,7 @@ class UpdatableRequest(OutgoingRequest):
     def on_update_error(self, message: m.RequestError) -> None:
         """It failed: with it the request ends (draft-22 §9.5.1)."""
         self._updates.answered(message)
-        self.fail(self.failure(message))
+        self._fail(self.failure(message))
 
 
 class LastingRequest(IncomingRequest):

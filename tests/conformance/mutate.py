@@ -44,7 +44,7 @@ def apply(mutation: Mutation, root: Path = ROOT) -> str:
     return changed
 
 
-def tests_of(mutation: Mutation, marked: dict[str, list[str]]) -> list[str]:
+def carriers(mutation: Mutation, marked: dict[str, list[str]]) -> list[str]:
     """The tests that carry the rule; raises Stale when there are none."""
     if not marked.get(mutation.rule):
         raise Stale(f"{mutation.rule}: no test carries this rule")
@@ -74,7 +74,7 @@ def run(tests: list[str], root: Path) -> str:
 def judge(mutation: Mutation, marked: dict[str, list[str]], root: Path) -> str:
     """'killed', 'SURVIVED', or why it cannot be said."""
     try:
-        tests = tests_of(mutation, marked)
+        tests = carriers(mutation, marked)
         changed = apply(mutation, root)
     except Stale as stale:
         return f"STALE: {stale}"

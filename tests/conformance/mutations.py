@@ -333,9 +333,9 @@ MUTATIONS = (
     ),
     Mutation(
         "M107",
-        SESSION + "namespaces.py",
-        "if other[:shorter] == self.prefix[:shorter]:",
-        "if other == self.prefix:",
+        SESSION + "prefixes.py",
+        "if other != own and other[:shorter] == wanted[:shorter]:",
+        "if other != own and other == wanted:",
     ),
     Mutation(
         "M108",

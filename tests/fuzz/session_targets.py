@@ -13,7 +13,7 @@ from typing import Any
 from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.codec.profile import LATEST
 from moqt.codec.properties import SetupOptions
-from moqt.errors import Misuse, SessionClosed, SessionCode
+from moqt.errors import Misuse, RequestCode, SessionClosed, SessionCode
 from moqt.model import (
     FullTrackName,
     GroupOrder,
@@ -27,6 +27,7 @@ from moqt.model import (
 )
 from moqt.publisher import Catalog, SubgroupWriter, Track
 from moqt.session.config import SessionConfig
+from moqt.session.ports import Unserved
 from tests.moqt.session.wire import NAME, OTHER, Wire
 from tests.moqt.session.worlds import Listener, Receiver, World
 
@@ -41,6 +42,47 @@ FILL = Parameters(
 )
 
 
+class Taker(Unserved):
+    """Takes, refuses or keeps waiting what is published; a handler and a TracksListener."""
+
+    def __init__(self, supply: Supply) -> None:
+        self.supply = supply
+        self.offers: list[Any] = []
+        self.taken: list[tuple[Any, Receiver]] = []
+
+    def on_publish(self, request: Any) -> None:
+        """An offer that nobody asked for."""
+        self.offers.append(request)
+        if self.supply.octet() < 160:
+            self.answer()
+
+    def answer(self) -> None:
+        """Answer one of the offers."""
+        if self.offers:
+            request = self.offers.pop(self.supply.below(len(self.offers)))
+            if self.supply.octet() < 176:
+                self.taken.append((request, Receiver()))
+                request.accept(self.taken[-1][1])
+            else:
+                request.refuse(RequestCode.UNINTERESTED)
+
+    def accepted(self) -> None:
+        """REQUEST_OK."""
+
+    def published(self, request: Any) -> None:
+        """An offer that SUBSCRIBE_TRACKS asked for."""
+        self.on_publish(request)
+
+    def skipped(self, name: FullTrackName) -> None:
+        """Not offered."""
+
+    def ended(self, error: Any) -> None:
+        """No more offers."""
+
+
+TRACKS = Parameters(fill=Parameters(location_filter=LocationFilter.since(0)))
+
+
 # -- octets into one session ---------------------------------------------------------------------
 
 
@@ -53,7 +95,9 @@ class Peer:
         self.catalog = Catalog()
         self.track = self.catalog.add(Track(NAME))
         self.catalog.announce((b"live", b"room1"))
+        self.taker = Taker(supply)
         handler = self.catalog.handler(None)  # type: ignore[arg-type]
+        handler.on_publish = self.taker.on_publish  # type: ignore[method-assign]
         small = SessionConfig(early_streams=4, early_octets=512, orphan_octets=512)
         self.wire = Wire(
             is_client=bool(first & 1),
@@ -87,7 +131,10 @@ class Peer:
             session.subscribe_namespace((b"a",), NO_PARAMETERS, Listener()),
             session.track_status(OTHER, NO_PARAMETERS, lambda _: None),
             session.publish_namespace((b"a",), NO_PARAMETERS, lambda _: None),
+            session.subscribe_tracks((b"t",), TRACKS, self.taker),
+            session.publish(self.track, NO_PARAMETERS, self.track.order, lambda _: None),
         ]
+        self.track.offer(asked[-1])
         self.open |= {request.stream for request in asked}
 
     def step(self) -> None:
@@ -95,6 +142,7 @@ class Peer:
         acts = (
             *(self.request, self.request, self.data, self.data, self.more, self.more, self.fin),
             *(self.reset, self.stop, self.datagram, self.pull, self.time, self.publish),
+            self.taker.answer,
         )
         acts[self.supply.below(len(acts))]()
 
@@ -184,7 +232,7 @@ def wire(data: bytes) -> None:
         peer.step()
     peer.wire.wait(1000)
     peer.wire.lose()
-    for receiver in peer.receivers:
+    for receiver in (*peer.receivers, *(one for _, one in peer.taker.taken)):
         assert receiver.end is not None or receiver.error is not None
         for record in (*receiver.streams, *receiver.fetches):
             assert record.ended is not None
@@ -240,12 +288,14 @@ class Play:
         faults: dict[str, Any] = {"latency": 0.01, "jitter": 0.01 * supply.below(3)}
         if supply.octet() & 1:
             faults |= {"loss": 0.1, "reorder": 0.2, "split": True}
-        self.world = World(seed=supply.octet(), **faults)
+        self.taker = Taker(supply)
+        self.world = World(seed=supply.octet(), client_handler=self.taker, **faults)
         self.session = self.world.client.session
         self.tracks: list[Track] = []
         self.writers: list[SubgroupWriter] = []
         self.receivers: list[Receiver] = []
         self.asked: list[Any] = []
+        self.published: list[Any] = []
         self.may_close = False
         for name in NAMES:
             self.tracks.append(self.world.catalog.add(Track(name)))
@@ -256,6 +306,7 @@ class Play:
             *(self.write, self.write, self.write, self.open, self.finish, self.subscribe),
             *(self.subscribe, self.fetch, self.update, self.cancel, self.run, self.run),
             *(self.end, self.status, self.names, self.announce, self.network, self.leave),
+            *(self.offer, self.taker.answer, self.tracks_under, self.notify),
         )
         with contextlib.suppress(Misuse, SessionClosed):
             acts[self.supply.below(len(acts))]()
@@ -349,6 +400,27 @@ class Play:
         else:
             self.world.catalog.withdraw(namespace)
 
+    def offer(self) -> None:
+        """PUBLISH of a track of ours."""
+        asked = parameters(self.supply)
+        track = self._track()
+        session = self.world.server.session
+        self.published.append(session.publish(track, asked, track.order, lambda _: None))
+        track.offer(self.published[-1])
+
+    def tracks_under(self) -> None:
+        """SUBSCRIBE_TRACKS."""
+        asked = parameters(self.supply)
+        prefix = (b"n",)[: self.supply.below(2)]
+        self.asked.append(self.session.subscribe_tracks(prefix, asked, self.taker))
+
+    def notify(self) -> None:
+        """PUBLISH_STATE_NOTIFY, or REQUEST_UPDATE of the publisher."""
+        self._track().notify()
+        if self.published and self.supply.octet() & 1:
+            request = self.published[self.supply.below(len(self.published))]
+            request.update(parameters(self.supply))
+
     def network(self) -> None:
         """One direction stalls for a while."""
         way = ("to_server", "to_client")[self.supply.below(2)]
@@ -377,7 +449,9 @@ class Play:
             assert code in QUIET, side.ended
             assert side.is_open or self.may_close, side.ended
         self._check_objects()
-        for one in self.asked:
+        for offer in self.taker.offers:
+            offer.refuse(RequestCode.UNINTERESTED)
+        for one in (*self.asked, *self.published, *(taken for taken, _ in self.taker.taken)):
             one.cancel()
         for writer in self.writers:
             writer.finish()
@@ -387,7 +461,7 @@ class Play:
             assert side.ended or side.transport.streams == 2
 
     def _check_objects(self) -> None:
-        for receiver in self.receivers:
+        for receiver in (*self.receivers, *(one for _, one in self.taker.taken)):
             for head, data in receiver.objects:
                 assert data == bytes((head.object,)) * head.length
             records = (*receiver.streams, *receiver.fetches)

@@ -134,10 +134,10 @@ async def test_two_payloads_at_one_location(world) -> None:
             super().on_subscribe(request)
             if request.name.name != K.wire:
                 return
-            for subgroup, source in enumerate((forgery, second)):
+            for source in (forgery, second):
                 payload = source.object(K, Location(0, 0))
-                sink = request.subgroup(SubgroupHead(0, subgroup, 0))
-                sink.begin(ObjectHead(0, subgroup, 0, 0, len(payload)))
+                sink = request.subgroup(SubgroupHead(0, 0, 0))
+                sink.begin(ObjectHead(0, 0, 0, 0, len(payload)))
                 sink.write(payload)
                 sink.end()
                 sink.finish()

@@ -67,12 +67,12 @@ class Played:
         self.world.run()
         return made
 
-    def put(self, group: int, *payloads: bytes) -> None:
-        with_properties = self.track.subgroup(group)
+    def put(self, group: int, *payloads: bytes, seconds: float | None = None) -> None:
+        subgroup = self.track.subgroup(group)
         for number, payload in enumerate(payloads):
-            with_properties.object(number, payload)
-        with_properties.finish()
-        self.world.run()
+            subgroup.object(number, payload)
+        subgroup.finish()
+        self.world.run(seconds)
 
     def end(self) -> None:
         self.track.end()
@@ -339,6 +339,66 @@ async def test_a_sink_that_is_being_written_to_when_it_is_over() -> None:
     assert subscription.buffered == 0
     with pytest.raises(TooFarBehind):
         await anext(subscription)
+
+
+# ------------------------------------------------------------------------------------- PUBLISH
+
+
+class Curious(Unserved):
+    """Accepts what it is offered, or keeps the offer."""
+
+    def __init__(self) -> None:
+        self.offers: list[Any] = []
+
+    def on_publish(self, request: Any) -> None:
+        self.offers.append(request)
+
+
+def offered() -> tuple[Played, Curious]:
+    """The server has offered its track; data waits for the answer some seconds only."""
+    curious = Curious()
+    played = Played(World(client_handler=curious))
+    request = played.world.server.session.publish(
+        played.track, moqt.Parameters(), moqt.GroupOrder.ASCENDING, lambda _: None
+    )
+    played.track.offer(request)
+    played.world.run(0.1)
+    return played, curious
+
+
+async def test_a_publish_accepted_reads_like_a_subscription() -> None:
+    played, curious = offered()
+    played.put(0, b"sent before it was accepted", seconds=0.1)
+    subscription = moqt.accept(curious.offers[0])
+    played.world.run()
+    assert await subscription.accepted() is subscription.info
+    subscription.update(moqt.Parameters(subscriber_priority=3))
+    played.put(1, b"and after")
+    played.end()
+    assert await read(subscription) == [
+        (0, 0, b"sent before it was accepted"),
+        (1, 0, b"and after"),
+    ]
+    assert not played.world.client.leftovers()
+
+
+async def test_a_publish_that_is_too_much_from_the_start() -> None:
+    played, curious = offered()
+    played.put(0, bytes(5000), seconds=0.1)
+    subscription = moqt.accept(curious.offers[0], limit=1000)
+    played.world.run()
+    with pytest.raises(TooFarBehind):
+        await anext(subscription)
+    assert not played.world.client.leftovers()
+
+
+async def test_a_publish_withdrawn_before_it_is_accepted() -> None:
+    played, curious = offered()
+    played.world.server.session.close(0, "")
+    played.world.run()
+    subscription = moqt.accept(curious.offers[0])
+    with pytest.raises(RequestFailed, match="withdrawn"):
+        await subscription.accepted()
 
 
 # ---------------------------------------------------------------------------------------- fetch

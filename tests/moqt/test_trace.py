@@ -148,6 +148,20 @@ def test_fetches_in_both_orders_whatever_the_cutting(split: int | None) -> None:
     assert len(world.events("object_end")) == 9
 
 
+def test_a_later_fill_has_the_order_of_its_subscription() -> None:
+    world = Watched()
+    for group in (3, 4, 5):
+        world.track.subgroup(group).object(0, PAYLOAD)
+    down = Parameters(group_order=GroupOrder.DESCENDING)
+    subscription = world.client.session.subscribe(NAME, down, Receiver())
+    world.run()
+    past = Parameters(location_filter=LocationFilter.since(0))
+    subscription.update(Parameters(fill=past))
+    world.run()
+    assert [one["group"] for one in world.events("object")] == [5, 4, 3]
+    assert not world.events("undecodable")
+
+
 def test_what_we_send_is_written_when_it_is_pulled() -> None:
     world = Watched()
     stream = world.traced.open(SendOrder(Tier.OBJECT), unidirectional=True)

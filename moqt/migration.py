@@ -1,0 +1,507 @@
+"""A session that moves: what GOAWAY asks of a client, done for it (draft-22 §6.6.1, §9.2).
+
+Subscriptions and announcements follow to the new session; at the seam each object is delivered
+once, and none is lost that either session brings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from moqt.codec.params import NO_PARAMETERS, Parameters
+from moqt.endpoint import connect, unserved
+from moqt.errors import DoneCode, MoqtError, RequestFailed, SessionCode
+from moqt.model import Location, LocationFilter, LocationFilterType
+from transport.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from moqt.driver import Connection, HandlerFactory
+    from moqt.model import FullTrackName, Gap, ObjectHead, ObjectSink, SubgroupHead, TrackNamespace
+    from moqt.session.config import SessionConfig
+    from moqt.session.namespaces import OutgoingPublishNamespace
+    from moqt.session.ports import TrackInfo, TrackReceiver
+    from transport.api import BytesLike
+    from transport.config import ClientTls, QuicOptions
+
+    #: Opens a session where a GOAWAY points; "" is where the present one is.
+    Dial = Callable[[str], Awaitable[Connection]]
+
+#: Locations remembered for the seam; of older ones a fill does not ask again.
+MAX_SEEN: Final = 1 << 16
+#: Groups before the earliest that is still arriving from which the new session fills: a group may
+#: start late.
+SLACK_GROUPS: Final = 2
+
+
+class Roamer:
+    """A client's session and what follows it when a server sends GOAWAY.
+
+    ``connection`` is the present one; requests made on it directly do not follow.
+    """
+
+    def __init__(self, connection: Connection, dial: Dial) -> None:
+        self.connection = connection
+        self._dial = dial
+        self._kept: set[_Subscription | _Announcement] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Told why a move did not succeed; what was to move stays where it is.
+        self.on_stuck: Callable[[Exception], None] | None = None
+        connection.when_goaway(self._goaway)
+
+    def subscribe(
+        self,
+        name: FullTrackName,
+        receiver: TrackReceiver,
+        parameters: Parameters = NO_PARAMETERS,
+    ) -> _Subscription:
+        """SUBSCRIBE, here and wherever the session goes; ``cancel`` ends it."""
+        return _Subscription(self, name, receiver, parameters)
+
+    def publish_namespace(
+        self,
+        namespace: TrackNamespace,
+        answer: Callable[[MoqtError | None], None],
+        parameters: Parameters = NO_PARAMETERS,
+    ) -> _Announcement:
+        """PUBLISH_NAMESPACE, here and wherever the session goes; ``cancel`` withdraws it."""
+        return _Announcement(self, namespace, answer, parameters)
+
+    async def close(self) -> None:
+        """End the present session; moves under way are given up."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.connection.close()
+
+    # -- for what it carries ---------------------------------------------------------------------
+
+    def keep(self, what: _Subscription | _Announcement) -> None:
+        """It follows from now on."""
+        self._kept.add(what)
+
+    def drop(self, what: _Subscription | _Announcement) -> None:
+        """It is over."""
+        self._kept.discard(what)
+
+    def move_one(self, what: _Subscription, uri: str) -> None:
+        """GOAWAY on one request stream: that request alone moves, for "" within its session."""
+        self._begin(self._move_one(what, uri))
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _goaway(self, uri: str, timeout: int) -> None:
+        self._begin(self._move_all(uri, self.connection))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reach(self, uri: str) -> Connection | None:
+        try:
+            return await self._dial(uri)
+        except (MoqtError, TransportError) as error:
+            if self.on_stuck is not None:
+                self.on_stuck(error)
+            return None
+
+    async def _move_all(self, uri: str, old: Connection) -> None:
+        new = await self._reach(uri)
+        if new is None:
+            return
+        self.connection = new
+        new.when_goaway(self._goaway)
+        await asyncio.gather(*(kept.move(new) for kept in tuple(self._kept)))
+        if not any(kept.stays_on(old) for kept in self._kept):
+            await old.close(SessionCode.NO_ERROR, "moved")
+
+    async def _move_one(self, what: _Subscription, uri: str) -> None:
+        new = self.connection if not uri else await self._reach(uri)
+        if new is not None:
+            await what.move(new)
+
+
+class _Announcement:
+    """One namespace of ours on the present session."""
+
+    def __init__(
+        self,
+        roamer: Roamer,
+        namespace: TrackNamespace,
+        answer: Callable[[MoqtError | None], None],
+        parameters: Parameters,
+    ) -> None:
+        self._roamer = roamer
+        self._namespace = namespace
+        self._answer = answer
+        self._parameters = parameters
+        self._connection = roamer.connection
+        self._request: OutgoingPublishNamespace = self._connection.publish_namespace(
+            namespace, answer, parameters
+        )
+        roamer.keep(self)
+
+    def cancel(self) -> None:
+        """Withdraw it."""
+        self._roamer.drop(self)
+        self._request.cancel()
+
+    def stays_on(self, connection: Connection) -> bool:
+        """True while it is announced there."""
+        return self._connection is connection and connection.is_open
+
+    async def move(self, new: Connection) -> None:
+        """Announce it there; once accepted, withdraw it here."""
+        accepted: asyncio.Future[MoqtError | None] = asyncio.get_running_loop().create_future()
+
+        def answered(error: MoqtError | None) -> None:
+            if not accepted.done():
+                accepted.set_result(error)
+            else:
+                self._answer(error)
+
+        try:
+            request = new.publish_namespace(self._namespace, answered, self._parameters)
+        except MoqtError:
+            return
+        if await accepted is None:
+            self._request.cancel()
+            self._request, self._connection = request, new
+
+
+class _Subscription:
+    """One track, over one session and then another; calls ``receiver`` as one session would."""
+
+    def __init__(
+        self,
+        roamer: Roamer,
+        name: FullTrackName,
+        receiver: TrackReceiver,
+        parameters: Parameters,
+    ) -> None:
+        self._roamer = roamer
+        self.name = name
+        self.receiver = receiver
+        self._parameters = parameters
+        self._over = False
+        self._accepted = False
+        #: The first Location that is ours to have, once known.
+        self._first: Location | None = None
+        self.seen: dict[Location, None] = {}
+        self.running: dict[Location, _Seam] = {}
+        self.wanted: set[Location] = set()
+        roamer.keep(self)
+        self._leg = _Leg(self, roamer.connection, parameters)
+
+    def cancel(self) -> None:
+        """End it; nothing is reported after this."""
+        if not self._over:
+            self._end()
+            self._leg.cancel()
+
+    def stays_on(self, connection: Connection) -> bool:
+        """True while it is served there."""
+        return not self._over and self._leg.connection is connection and connection.is_open
+
+    async def move(self, new: Connection) -> None:
+        """Subscribe there from what is missing here; once all of that is in, cancel here."""
+        old = self._leg
+        if self._over:
+            return
+        try:
+            leg = _Leg(self, new, self._continued(old))
+        except MoqtError:
+            return
+        self._leg = leg
+        leg.awaited = old.moving = True
+        moved = await leg.caught_up
+        leg.awaited = old.moving = False
+        if moved:
+            old.cancel()
+            return
+        self._leg = old
+        if old.error is not None:  # neither session serves it any more
+            self.failed(old, old.error)
+
+    # -- from its legs ---------------------------------------------------------------------------
+
+    def accepted(self, info: TrackInfo) -> None:
+        """The first SUBSCRIBE_OK is the application's."""
+        if self._first is None:
+            place = self._parameters.location_filter or LocationFilter(LocationFilterType.NONE)
+            live = place.on_subscription(info.largest).start
+            fill = self._parameters.fill
+            asked = place if fill is None else fill.location_filter or place
+            past = None if fill is None else asked.on_fetch(info.largest)
+            self._first = live if past is None else min(live, past.start)
+            if fill is None and info.largest is not None:
+                after = Location(info.largest.group, info.largest.object + 1)
+                self._first = max(live, after)
+        if not self._accepted and not self._over:
+            self._accepted = True
+            self.receiver.accepted(info)
+
+    def done(self, leg: _Leg, code: int, reason: str, complete: bool) -> None:
+        """The leg that counts says the end; GOING_AWAY of one that is being left is none."""
+        if leg is self._leg and not self._over:
+            self._end()
+            self.receiver.done(code, reason, complete)
+
+    def failed(self, leg: _Leg, error: MoqtError) -> None:
+        """The leg that counts has failed."""
+        if not self._over and leg is self._leg:
+            self._end()
+            self.receiver.failed(error)
+
+    def begins(self, head: ObjectHead, seam: _Seam) -> bool:
+        """True when the object is not here yet and nobody else brings it."""
+        place = head.location
+        if self._over or place in self.seen:
+            return False
+        if place in self.running:
+            self.wanted.add(place)
+            return False
+        self.running[place] = seam
+        return True
+
+    def ends(self, place: Location) -> None:
+        """The object is whole."""
+        self.running.pop(place, None)
+        self.wanted.discard(place)
+        self.seen[place] = None
+        if len(self.seen) > MAX_SEEN:
+            del self.seen[next(iter(self.seen))]
+
+    def breaks(self, place: Location) -> None:
+        """It was begun and lost: what another leg brought of it meanwhile was left out."""
+        self.running.pop(place, None)
+        if place in self.wanted and not self._over:
+            self.wanted.discard(place)
+            self._leg.fetch(place)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self._over = True
+        self._roamer.drop(self)
+
+    def _continued(self, old: _Leg) -> Parameters:
+        """The same subscription, with a fill from the first group that may lack something."""
+        first = self._first
+        if first is None:
+            return self._parameters
+        start = first
+        if self.seen and not old.filling:
+            earliest = min(old.open_groups(), default=max(self.seen).group)
+            start = max(first, Location(max(earliest - SLACK_GROUPS, 0), 0))
+        place = self._parameters.location_filter
+        if place is None or place.type not in (
+            LocationFilterType.ABSOLUTE_RANGE,
+            LocationFilterType.ABSOLUTE_START_GROUP_END,
+        ):
+            place = LocationFilter.since(*first)
+        fill = self._parameters.fill or NO_PARAMETERS
+        wanted = replace(fill, location_filter=LocationFilter.since(*start))
+        return replace(self._parameters, location_filter=place, fill=wanted)
+
+
+class _Leg:
+    """The subscription on one session: a TrackReceiver of that session."""
+
+    def __init__(
+        self, owner: _Subscription, connection: Connection, parameters: Parameters
+    ) -> None:
+        self._owner = owner
+        self.connection = connection
+        self.moving = False  # it is being left
+        self.awaited = False  # it is being moved to
+        self.error: MoqtError | None = None
+        self.filling = parameters.fill is not None
+        self._seams: set[_Seam] = set()
+        self.caught_up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.request = connection.subscribe(owner.name, self, parameters)
+        self.request.on_move = lambda uri, _: owner._roamer.move_one(owner, uri)
+
+    def cancel(self) -> None:
+        """Leave this session; what it has begun and not ended breaks."""
+        self._settle(succeeded=False)
+        self.request.cancel()
+
+    def open_groups(self) -> list[int]:
+        """Groups of streams that have not ended."""
+        return [seam.group for seam in self._seams if seam.group is not None]
+
+    def fetch(self, place: Location) -> None:
+        """One object that both legs have left out."""
+        only = LocationFilter(LocationFilterType.ABSOLUTE_RANGE, place, 0, place.object)
+        parameters = Parameters(location_filter=only)
+        try:
+            self.connection.fetch(self._owner.name, _Repair(self), parameters)
+        except MoqtError:
+            return  # the session is ending, and what it owes is lost with it
+
+    # -- TrackReceiver ---------------------------------------------------------------------------
+
+    def accepted(self, info: TrackInfo) -> None:
+        """SUBSCRIBE_OK: with nothing to fill it has caught up."""
+        self._owner.accepted(info)
+        if not info.fill:
+            self.filling = False
+            self._settle(succeeded=True)
+
+    def open_subgroup(self, head: SubgroupHead) -> ObjectSink:
+        """A stream; the application hears of it with its first object that is new."""
+        return self._seam(lambda: self._owner.receiver.open_subgroup(head), head.group)
+
+    def open_fetch(self, request_id: int) -> ObjectSink:
+        """A fill; the same."""
+        return self._seam(lambda: self._owner.receiver.open_fetch(request_id), None)
+
+    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
+        """A datagram object, if it is new."""
+        owner = self._owner
+        if head.location not in owner.seen and head.location not in owner.running:
+            owner.ends(head.location)
+            owner.receiver.datagram(head, payload)
+
+    def done(self, code: int, reason: str, complete: bool) -> None:
+        """PUBLISH_DONE."""
+        self._settle(succeeded=False)
+        if code == DoneCode.GOING_AWAY and self.moving:
+            self.error = RequestFailed(code, reason)
+        else:
+            self._owner.done(self, code, reason, complete)
+
+    def failed(self, error: MoqtError) -> None:
+        """It is over on this session."""
+        self.error = error
+        self._settle(succeeded=False)
+        if not self.awaited and not self.moving:
+            self._owner.failed(self, error)
+
+    # -- from its streams ------------------------------------------------------------------------
+
+    def stream_over(self, seam: _Seam) -> None:
+        """One has ended; after the last fill it has caught up."""
+        self._seams.discard(seam)
+        if seam.group is None:
+            self.filling = False
+            self._settle(succeeded=True)
+
+    def _seam(self, opener: Callable[[], ObjectSink], group: int | None) -> ObjectSink:
+        seam = _Seam(self._owner, self, opener, group)
+        self._seams.add(seam)
+        return seam
+
+    def _settle(self, *, succeeded: bool) -> None:
+        if not self.caught_up.done():
+            self.caught_up.set_result(succeeded)
+
+
+class _Seam:
+    """An ObjectSink that lets through what is new."""
+
+    def __init__(
+        self,
+        owner: _Subscription,
+        leg: _Leg,
+        opener: Callable[[], ObjectSink],
+        group: int | None,
+    ) -> None:
+        self._owner = owner
+        self._leg = leg
+        self._opener = opener
+        self._sink: ObjectSink | None = None
+        self._place: Location | None = None
+        self.group = group
+
+    def begin(self, head: ObjectHead) -> None:
+        """An object; it passes when it is new."""
+        if not self._owner.begins(head, self):
+            return
+        if self._sink is None:
+            self._sink = self._opener()
+        self._place = head.location
+        self._sink.begin(head)
+
+    def write(self, view: BytesLike) -> None:
+        """Its payload."""
+        if self._place is not None and self._sink is not None:
+            self._sink.write(view)
+
+    def end(self) -> None:
+        """It is whole."""
+        place, self._place = self._place, None
+        if place is not None and self._sink is not None:
+            self._owner.ends(place)
+            self._sink.end()
+
+    def gap(self, gap: Gap) -> None:
+        """A range of a fill will not come."""
+        if self._sink is not None:
+            self._sink.gap(gap)
+
+    def finish(self) -> None:
+        """FIN."""
+        self._leg.stream_over(self)
+        if self._sink is not None:
+            self._sink.finish()
+
+    def abort(self, code: int) -> None:
+        """Reset, or left behind."""
+        self._leg.stream_over(self)
+        place, self._place = self._place, None
+        if self._sink is not None:
+            self._sink.abort(code)
+        if place is not None:
+            self._owner.breaks(place)
+
+
+class _Repair:
+    """The receiver of one object that was left out at the seam."""
+
+    def __init__(self, leg: _Leg) -> None:
+        self._leg = leg
+
+    def accepted(self, info: TrackInfo) -> None:
+        """It will come."""
+
+    def open_subgroup(self, head: SubgroupHead) -> ObjectSink:
+        """A fetch has none."""
+        return self._leg.open_subgroup(head)
+
+    def open_fetch(self, request_id: int) -> ObjectSink:
+        """Its stream."""
+        return self._leg.open_fetch(request_id)
+
+    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
+        """A fetch has none."""
+
+    def done(self, code: int, reason: str, complete: bool) -> None:
+        """It is in."""
+
+    def failed(self, error: MoqtError) -> None:
+        """It is not to be had any more."""
+
+
+async def roam(
+    url: str,
+    *,
+    handler: HandlerFactory = unserved,
+    tls: ClientTls | None = None,
+    config: SessionConfig | None = None,
+    quic: QuicOptions | None = None,
+) -> Roamer:
+    """``moqt.connect`` for a session that moves; raises the same.
+
+    A GOAWAY with a URI leads there, one without to ``url`` again.
+    """
+
+    async def dial(uri: str) -> Connection:
+        return await connect(uri or url, handler=handler, tls=tls, config=config, quic=quic)
+
+    return Roamer(await dial(""), dial)
