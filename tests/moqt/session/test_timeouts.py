@@ -151,6 +151,15 @@ def test_timeouts_change_with_an_update() -> None:
     assert wire.data(data_streams(wire)[0])[1] == LATE
 
 
+@pytest.mark.rule("M312")
+def test_timeouts_stay_when_an_update_says_nothing_of_them() -> None:
+    track = Track(NAME)
+    asked = Parameters(object_delivery_timeout=100, subgroup_delivery_timeout=100)
+    wire, stream, request = served(track, asked)
+    wire.send(stream, m.RequestUpdate(wire.id(), Parameters(forward=True)))
+    assert request.timeouts == (100, 100)
+
+
 @pytest.mark.parametrize("how", ["stop", "cancel", "abort", "lost"])
 def test_no_clock_runs_on_when_the_stream_is_over(how: str) -> None:
     track = Track(NAME, TrackProperties(object_delivery_timeout=100, subgroup_delivery_timeout=100))
