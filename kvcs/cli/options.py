@@ -50,6 +50,11 @@ def gathered(kind: Callable[..., _T]) -> Callable[[Callable[[_T], None]], Callab
     return decorate
 
 
+def versioned(function: _F) -> _F:
+    """--version; made anew each time, since it remembers whose it is."""
+    return click.version_option(package_name="kvcs", message="%(prog)s %(version)s")(function)
+
+
 # ------------------------------------------------------------------------------------ how it is run
 
 
@@ -69,6 +74,7 @@ run_options = together(
         is_flag=True,
         help="Get ready, then wait for a line on standard input before going on.",
     ),
+    versioned,
     click.option("--json", is_flag=True, help="Write each event as a line of JSON."),
     click.option(
         "-v", "--verbose", count=True, help="Log more; -vv logs all, with tracebacks of failures."
