@@ -13,7 +13,7 @@ from kvcs.relays import Offers
 from moqt.errors import MoqtError, RequestCode, RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from kvcs.relays import Link, Links
     from moqt.model import TrackNamespace
@@ -82,9 +82,10 @@ class Prompt:
 
     def __str__(self) -> str:
         """Shortened identifiers: they are no secrets, and nobody reads 32 octets."""
+        blocks = len(self.keys)
         return (
             f"scope {self.scope_id.hex()[:8]}, model {self.compat_id.hex()[:8]},"
-            f" anchor {self.keys[-1].hex()[:8]} ({len(self.keys)} blocks)"
+            f" anchor {self.keys[-1].hex()[:8]} ({blocks} block{'s' * (blocks != 1)})"
         )
 
 
@@ -165,11 +166,16 @@ class Interest:
 class Search:
     """One discovery: asks what it must, sees what is announced, and leaves nothing behind."""
 
-    def __init__(self, links: Links, prompt: Prompt, probe: Probe) -> None:
+    def __init__(
+        self, links: Links, prompt: Prompt, probe: Probe, *, avoid: Collection[Link] = ()
+    ) -> None:
         self._links = links
+        self._avoid = frozenset(avoid)
         self._prompt = prompt
         self._probe = probe
         self._held: dict[Link, list[Interest]] = {}
+        #: Sessions of publishers that dialled us, given their grace; None for the open door.
+        self._heard: set[Link | None] = set()
         self._notes: dict[str, None] = {}
 
     async def run(self, wait: float) -> list[Found]:
@@ -181,9 +187,11 @@ class Search:
                 await self._links.another((), self._note)
             while not (found := self.matches()):
                 # Questions stand until the end: only sessions that are new must still be asked.
-                new = [link for link in self._links.open if link.url and link not in self._held]
+                new = [link for link in self._sessions if link.url and link not in self._held]
                 if new:
                     await asyncio.gather(*(self._ask_link(link, wait > 0) for link in new))
+                elif self._unheard():
+                    await self._settle()
                 elif (left := deadline - loop.time()) > 0:
                     await self._links.changed.wait(left)
                 else:
@@ -193,10 +201,23 @@ class Search:
             for link in tuple(self._held):
                 self._drop(link)
 
+    @property
+    def _sessions(self) -> list[Link]:
+        return [link for link in self._links.open if link not in self._avoid]
+
+    def _unheard(self) -> bool:
+        """True when somebody may have dialled us just now, and could not yet announce anything."""
+        waiting: set[Link | None] = {link for link in self._sessions if link.url is None}
+        if self._links.listening:
+            waiting.add(None)
+        new = waiting - self._heard
+        self._heard |= new
+        return bool(new)
+
     def matches(self) -> list[Found]:
         """What is announced by now, longest prefix first."""
         found: dict[PublicationName, Found] = {}
-        for link in self._links.open:
+        for link in self._sessions:
             # What other searches have asked for may be taken back at any moment: not used.
             told = (interest.offers for interest in self._held.get(link, ()))
             for offers in (link.announced, *told):
@@ -280,6 +301,8 @@ class Search:
         sessions = ", ".join(map(str, self._links.open)) or "no session"
         text = (
             f"no publication for {self._prompt} on {sessions}: it may not be published (yet), or"
-            " scope key, descriptor, token ids or request extras differ from the publisher's"
+            " for more tokens only (a prefix shorter than what was published cannot be found by"
+            " its tokens), or scope key, descriptor, token ids or request extras differ from the"
+            " publisher's"
         )
         return "; ".join((text, *self._notes))

@@ -84,12 +84,20 @@ class UnknownPublication(KvcsError):
 
 
 class IncompletePublication(KvcsError):
-    """Objects are missing and nobody could supply them; ``missing`` says which, per track."""
+    """Objects are missing and nobody could supply them; ``missing`` says which, per track.
+
+    ``causes`` are the setbacks that led to it, each kind once; ``summary`` is the text without.
+    """
 
     def __init__(
-        self, message: str, missing: Mapping[TrackName, tuple[LocationRange, ...]] | None = None
+        self,
+        summary: str,
+        missing: Mapping[TrackName, tuple[LocationRange, ...]] | None = None,
+        causes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(message)
+        super().__init__("; ".join((summary, *causes)))
+        self.summary = summary
+        self.causes = causes
         self.missing = dict(missing or {})
 
 

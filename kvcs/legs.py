@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from kvcs.errors import PublicationConflict
+from kvcs.names import STOPPED
 from moqt.codec.params import Parameters
 from moqt.errors import DoneCode, MoqtError, RequestFailed
 from moqt.model import (
@@ -87,6 +88,7 @@ class Feed:
 
     def accepted(self, info: TrackInfo) -> None:
         """SUBSCRIBE_OK or FETCH_OK."""
+        self._leg.link.silent = False
         if info.largest is not None:
             self.past = info.largest.group
         if self.live and not info.fill:
@@ -108,7 +110,7 @@ class Feed:
         """PUBLISH_DONE, or the fetch is served."""
         self.done_code = code if self.live else None
         if self.live and code != DoneCode.TRACK_ENDED:
-            self._leg.note(f"{self.track}: the publisher ended it: {_done_name(code)} {reason}")
+            self._leg.note(f"{self._leg.link}: {_why_done(code, reason)}")
         self._finish()
 
     def failed(self, error: MoqtError) -> None:
@@ -118,7 +120,7 @@ class Feed:
             self._retry = asyncio.get_running_loop().call_later(wait, self._ask)
             return
         self.error = error
-        self._leg.note(f"{self.track}: {error}")
+        self._leg.note(f"{self._leg.link}: {error}")
         self._finish()
 
     # -- inside ----------------------------------------------------------------------------------
@@ -142,6 +144,8 @@ class Feed:
     def _tail(self, group: int | None) -> ObjectSink:
         self.streams += 1
         self._leg.opened += 1
+        self._leg.opened_at = self._leg.time()
+        self._leg.link.silent = False
         return _Tail(self._leg.assembly.stream(self.track), self, group)
 
     def stream_over(self, group: int | None) -> None:
@@ -208,10 +212,14 @@ class Leg:
         self.time = asyncio.get_running_loop().time
         #: When the newest object was whole, before it was verified.
         self.whole_at = self.time()
+        #: When the newest data stream started, and the newest manifest was taken.
+        self.opened_at = self.version_at = self.whole_at
         #: Data streams that have started.
         self.opened = 0
         #: The session is to end, but there is no other: stay as long as it lasts.
         self.stays = False
+        #: Nothing came for too long.
+        self.silent = False
         #: Objects of a group whose stream is over were rejected or lost: ask again.
         self.damaged = False
         link.enter()
@@ -270,6 +278,11 @@ class Leg:
         self.link.leave()
 
     # -- how it fares ----------------------------------------------------------------------------
+
+    @property
+    def heard_at(self) -> float:
+        """When something came last."""
+        return max(self.whole_at, self.opened_at, self.version_at)
 
     @property
     def over(self) -> bool:
@@ -360,5 +373,8 @@ class Leg:
         return counters.rejected.total() + counters.lost
 
 
-def _done_name(code: int) -> str:
-    return DoneCode(code).name if code in DoneCode._value2member_map_ else f"code {code:#x}"
+def _why_done(code: int, reason: str) -> str:
+    if reason == STOPPED:
+        return reason
+    name = DoneCode(code).name if code in DoneCode._value2member_map_ else f"code {code:#x}"
+    return f"the publisher ended it: {name} {reason}"

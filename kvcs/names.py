@@ -19,6 +19,9 @@ PUB_ID_LENGTH: Final = 16
 #: A publication as the fragment of a MOQT URI; a fragment never leaves the client.
 FRAGMENT: Final = "kvcs:"
 
+#: Reason phrase of a production that was ended in good order before it was finished.
+STOPPED: Final = "the producer stopped before the last layer"
+
 MANIFEST: Final = b"manifest"
 MANIFEST_COSE: Final = b"manifest.cose"
 

@@ -10,7 +10,7 @@ from kvcs.block_keys import UNKNOWN
 from kvcs.errors import InvalidInput
 from kvcs.geometry import Geometry, require_manifest_fits
 from kvcs.manifest import encode
-from kvcs.names import MANIFEST, Component, TrackName
+from kvcs.names import MANIFEST, STOPPED, Component, TrackName
 from kvcs.payload import encode_header, header_of
 from kvcs.tensors import octets_of
 from moqt.codec.properties import TrackProperties
@@ -245,7 +245,7 @@ class Publication:
             if all(segment.complete for segment in self._segments):
                 self._over = "it is over"
             else:
-                self._abandon("the publisher stopped before the last layer")
+                self._abandon(STOPPED)
         if not self._manifest_over:
             self._manifest_over = True
             last = self._manifest.subgroup(self._version, priority=MANIFEST_PRIORITY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from kvcs.bell import Bell
@@ -31,8 +32,12 @@ DRAIN_TIMEOUT: Final = 0.5
 SETTLE_TIMEOUT: Final = 1.0
 #: Rounds on one session that bring nothing new, before the next session is tried.
 FRUITLESS_ROUNDS: Final = 2
-#: Setbacks that are told: their words are the peers', and so is their number.
-MAX_SETBACKS: Final = 32
+#: A session that was silent for the whole timeout is asked once more: what hung on one stream
+#: comes within a round trip, what is dead costs no second timeout.
+SECOND_CHANCE: Final = 0.5
+#: Kinds of setback that are told, and characters of each: their words are the peers'.
+MAX_SETBACKS: Final = 16
+MAX_SETBACK: Final = 240
 
 
 class Plan(NamedTuple):
@@ -66,8 +71,6 @@ class Pursuit:
         #: Sessions and publications tried, in that order.
         self.tried: list[Link] = [source.link]
         self.names: list[PublicationName] = [source.name]
-        #: What went wrong on the way, each once.
-        self.setbacks: dict[str, None] = {}
         self.live = plan.mode == "live" or (plan.mode == "auto" and not source.entry.complete)
         self._sources = sources
         self._plan = plan
@@ -77,6 +80,7 @@ class Pursuit:
         self._watched = True
         self._bell = Bell()
         self._leg: Leg | None = None
+        self._setbacks: Counter[str] = Counter()
         #: Where to go on, once the present session is to end.
         self._next: Link | None = None
         source.watch.listeners.add(self._bell.ring)
@@ -106,13 +110,20 @@ class Pursuit:
 
     def incomplete(self, why: str) -> IncompletePublication:
         """What is missing, and how that came about."""
-        missing = self._assembly.missing()
-        told = "; ".join((why, *self.setbacks))
         count = self._assembly.missing_count
         return IncompletePublication(
             f"{count} of {count + self._assembly.counters.objects} objects of publication"
-            f" {self.source.name.pub_id.hex()[:8]} are missing: {told}",
-            missing,
+            f" {self.source.name.pub_id.hex()[:8]} are missing: {why}",
+            self._assembly.missing(),
+            self.setbacks,
+        )
+
+    @property
+    def setbacks(self) -> tuple[str, ...]:
+        """What went wrong on the way, each kind once."""
+        return tuple(
+            text if count == 1 else f"{text} ({count} times)"
+            for text, count in self._setbacks.items()
         )
 
     # -- one session -----------------------------------------------------------------------------
@@ -120,21 +131,28 @@ class Pursuit:
     async def _use_link(self) -> bool:
         """Rounds on one session, each asking for what is missing; True when nothing is."""
         fruitless = 0
-        follow = self.live
+        follow, silent, timeout = self.live, False, self._plan.timeout
         while True:
             before = self._assembly.counters.objects
-            leg = await self._one_leg(follow=follow)
+            patience = min(SECOND_CHANCE, timeout) if silent else timeout
+            leg = await self._one_leg(patience, follow=follow)
             if self._assembly.complete:
                 return True
             if not leg.link.open:
                 self._note(f"{leg.link}: the session {'is to end' if self._next else 'ended'}")
                 return False
             fruitless = 0 if self._assembly.counters.objects > before else fruitless + 1
+            if leg.silent and not silent:
+                self._note(f"{leg.link}: nothing came for {timeout:g} s")
+            elif leg.silent and not leg.opened:
+                leg.link.silent = True
+                return False
+            silent = leg.silent
             if fruitless >= FRUITLESS_ROUNDS:
                 return False
             follow = self.live and leg.resumable and not self.source.entry.complete
 
-    async def _one_leg(self, *, follow: bool) -> Leg:
+    async def _one_leg(self, patience: float, *, follow: bool) -> Leg:
         source = self.source
         leg = self._leg = Leg(source.link, source.name, self._assembly, self._bell, self._note)
         try:
@@ -142,7 +160,7 @@ class Pursuit:
                 leg.follow()
             else:
                 leg.fetch_missing()
-            await self._watch_leg(leg)
+            await self._watch_leg(leg, patience)
             # The end of a fetch is due in any case, that of a live track after its last layer.
             if not follow or self._wants_the_end:
                 await self._settle_leg(leg, last_version=follow)
@@ -150,8 +168,11 @@ class Pursuit:
             leg.cancel()
         return leg
 
-    async def _watch_leg(self, leg: Leg) -> None:
-        """Until all is here, or nothing more comes, or nothing has come for too long."""
+    async def _watch_leg(self, leg: Leg, patience: float) -> None:
+        """Until all is here, or nothing more comes, or nothing has come for too long.
+
+        ``patience`` is for the first of it, the timeout of the plan from then on.
+        """
         last, since = self._progress(leg), self._loop.time()
         while not self._assembly.complete:
             self._take_version()
@@ -169,13 +190,13 @@ class Pursuit:
                     return
                 continue
             drained = leg.drained(complete=self.source.entry.complete)
-            limit = min(DRAIN_TIMEOUT, self._plan.timeout) if drained else self._plan.timeout
             if (progress := self._progress(leg)) != last:
-                last, since = progress, self._loop.time()
+                # What came may have come long ago: objects ring no bell.
+                last, since, patience = progress, leg.heard_at, self._plan.timeout
+            limit = min(DRAIN_TIMEOUT, patience) if drained else patience
             left = since + limit - self._loop.time()
             if left <= 0:
-                if not drained:
-                    self._note(f"{leg.link}: nothing came for {limit:g} s")
+                leg.silent = not drained
                 return
             await self._bell.wait(left)
 
@@ -222,6 +243,8 @@ class Pursuit:
         if entry is None:
             raise ManifestRejected("a later version drops a segment")
         self._version = watch.version
+        if self._leg is not None:
+            self._leg.version_at = self._loop.time()
         self.source = source._replace(manifest=watch.manifest, entry=entry)
         self._apply(entry)
 
@@ -258,5 +281,6 @@ class Pursuit:
         self.source.watch.listeners.add(self._bell.ring)
 
     def _note(self, setback: str) -> None:
-        if len(self.setbacks) < MAX_SETBACKS:
-            self.setbacks[setback] = None
+        setback = setback[:MAX_SETBACK]
+        if setback in self._setbacks or len(self._setbacks) < MAX_SETBACKS:
+            self._setbacks[setback] += 1

@@ -44,8 +44,8 @@ SESSIONS_PER_URL: Final = 2
 #: GOAWAYs that one retrieval follows, and places they add that are remembered: who is sent on and
 #: on does not arrive.
 MAX_MOVES: Final = 16
-#: Seconds that a consumer's last words, its cancellations, may take.
-CLOSE_LIMIT: Final = 5.0
+#: Seconds that a consumer's last words may take: closing says what they say, its cancellations.
+CLOSE_LIMIT: Final = 0.5
 #: What another attempt may cure.
 _PASSING: Final = (ConnectFault.UNREACHABLE, ConnectFault.TIMEOUT, ConnectFault.REFUSED)
 
@@ -152,6 +152,8 @@ class Link(Unserved):
         self.url = url
         self.ready = False
         self.over = False
+        #: Requests met nothing but silence of late: it may be dead.
+        self.silent = False
         #: The peer wants us elsewhere: what runs goes on, nothing new begins here.
         self.leaving = False
         self.moved_to: MoqtUrl | None = None
@@ -254,6 +256,11 @@ class Links:
         return tuple(link for link in self._links if link.open)
 
     @property
+    def listening(self) -> bool:
+        """True when publishers may dial us."""
+        return self._server is not None
+
+    @property
     def urls(self) -> tuple[MoqtUrl, ...]:
         """Every URL that was given, and the latest that GOAWAYs named, in order."""
         return tuple(self._places)
@@ -301,8 +308,13 @@ class Links:
 
     async def close(self) -> None:
         """End every session, then stop listening."""
-        open_ones = (link.connection for link in self._links if link.connection.is_open)
-        await asyncio.gather(*(one.close(limit=CLOSE_LIMIT) for one in open_ones))
+        await asyncio.gather(
+            *(
+                link.connection.close(limit=0.0 if link.silent else CLOSE_LIMIT)
+                for link in self._links
+                if link.connection.is_open
+            )
+        )
         self._links.clear()
         if self._server is not None:
             await self._server.close(limit=CLOSE_LIMIT)

@@ -177,7 +177,7 @@ class Retrieval:
             listed=listed,
             seconds=(self._ended or self._loop.time()) - self._began,
             sources=tuple(str(link) for link in self._pursuit.tried),
-            setbacks=tuple(self._pursuit.setbacks),
+            setbacks=self._pursuit.setbacks,
             digest=digest,
         )
 

@@ -62,13 +62,19 @@ class Sources:
 
     # -- sources ---------------------------------------------------------------------------------
 
-    async def open(self, name: PublicationName, segment: int, patience: float) -> Source:
-        """The first session that has the manifest of ``name``, with that segment in it.
+    async def open(
+        self,
+        name: PublicationName,
+        segment: int,
+        patience: float,
+        avoid: Collection[Link] = (),
+    ) -> Source:
+        """The first session, none to ``avoid``, that has the manifest of ``name`` and the segment.
 
         Raises UnknownPublication when no session has, KvcsError when a manifest is unusable.
         """
         notes: dict[str, None] = {}
-        tried: list[Link] = []
+        tried: list[Link] = list(avoid)
         while (link := await self._next(name, tried, notes)) is not None:
             tried.append(link)
             source = await self._open_on(link, name, segment, patience, notes)
@@ -98,25 +104,27 @@ class Sources:
 
         Only if both manifests say deterministic (draft, Verification and Recovery). Each that is
         looked at is added to ``tried``, of which there are MAX_ALTERNATIVES besides the first.
+        Sessions that are silent are not asked again.
         """
+        if not like.manifest.deterministic:
+            note("another publication may not stand in for it: it is not marked deterministic")
+            return None
         name = like.name
         prompt = Prompt(name.scope_id, name.compat_id, (name.anchor_key,), 1)
         try:
-            found = await Search(self._links, prompt, probe=False).run(0.0)
+            silent = [link for link in self._links.open if link.silent]
+            found = await Search(self._links, prompt, probe=False, avoid=silent).run(0.0)
         except UnknownPublication:
             return None
         for one in found:
             if one.name in tried:
                 continue
-            if not like.manifest.deterministic:
-                note("another publication is not combined with it: it is not deterministic")
-                return None
             if len(tried) > MAX_ALTERNATIVES:
                 note(f"no more than {MAX_ALTERNATIVES} other publications are tried")
                 return None
             tried.append(one.name)
             try:
-                other = await self.open(one.name, like.entry.segment, patience)
+                other = await self.open(one.name, like.entry.segment, patience, silent)
             except KvcsError as error:
                 note(str(error))
                 continue

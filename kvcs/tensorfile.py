@@ -247,7 +247,7 @@ class KvCacheFile:
         """
         name = self.metadata.get("model") if model is None else model
         if name is None:
-            raise self._refuse("its metadata names no model: give the model's name")
+            raise self._refuse("its metadata names no model: give its name (model)")
         return CompatibilityDescriptor(
             model=name,
             layers=self.layers,

@@ -11,14 +11,15 @@ import signal
 import sys
 import traceback
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from kvcs.cli.output import emit_json, one_line, printable
-from kvcs.errors import KvcsError
+from kvcs.errors import IncompletePublication, KvcsError
 from moqt.errors import MoqtError
-from transport.errors import ConnectFailed, ConnectFault, TransportError
+from transport.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -27,29 +28,72 @@ if TYPE_CHECKING:
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOPS: Final = ("asyncio", "uvloop", "auto")
 _LEVELS: Final = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
-#: What the advice of an error is called on a command line.
-_OPTIONS: Final = {ConnectFault.CERTIFICATE: " (--ca FILE, --server-name NAME)"}
+#: What parameters that an error advises to give are called on a command line.
+_OPTIONS: Final = {
+    "(ca_file)": "(--ca FILE)",
+    "a name it was made for": "a name it was made for (--server-name NAME)",
+    "(model)": "(--model NAME)",
+}
 #: From this -v on, a failure shows where it came from.
 _TRACEBACK_FROM: Final = 2
 
 
 class Failure(click.ClickException):
-    """The command failed; exit code 1. ``kind`` is the class of the error behind it."""
+    """The command failed; exit code 1. ``kind`` is the class of the error behind it.
+
+    ``causes`` are told in lines of their own; the JSON event has them in its message.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, kind: str, *, as_json: bool = False) -> None:
+    def __init__(
+        self, message: str, kind: str, causes: tuple[str, ...] = (), *, as_json: bool = False
+    ) -> None:
         super().__init__(message)
         self.kind = kind
+        self._causes = causes
         self._as_json = as_json
 
     def show(self, file: IO[Any] | None = None) -> None:
         """As an error event in JSON, or, else or if nobody reads that, on standard error."""
         if self._as_json:
+            message = "; ".join((self.message, *self._causes))
             with suppress(BrokenPipeError):
-                emit_json("error", kind=self.kind, message=self.message, exit_code=self.exit_code)
+                emit_json("error", kind=self.kind, message=message, exit_code=self.exit_code)
                 return
         click.echo(f"error: {one_line(self.message)}", err=True)
+        for cause in self._causes:
+            click.echo(f"  setback: {one_line(cause)}", err=True)
+
+
+@dataclass
+class Standing:
+    """What an interruption leaves behind, in words; the work keeps it up to date."""
+
+    text: str = ""
+
+
+class Interrupted(click.ClickException):
+    """A signal ended the command; exit code 128 and its number."""
+
+    def __init__(self, number: int, left: str = "", *, as_json: bool = False) -> None:
+        super().__init__(f"interrupted; {left}" if left else "interrupted")
+        self.exit_code = 128 + number  # type: ignore[misc]  # click reads it from the instance
+        self._signal = signal.Signals(number).name
+        self._as_json = as_json
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Like Failure."""
+        if self._as_json:
+            with suppress(BrokenPipeError):
+                emit_json(
+                    "interrupted",
+                    signal=self._signal,
+                    message=self.message,
+                    exit_code=self.exit_code,
+                )
+                return
+        click.echo(self.message, err=True)
 
 
 class Command(click.Command):
@@ -64,23 +108,28 @@ class Command(click.Command):
     ) -> click.Context:
         """Read the words; a usage error in JSON is an event as well."""
         with _usage_reported(as_json="--json" in args):
-            return super().make_context(info_name, args, parent, **extra)
+            try:
+                return super().make_context(info_name, args, parent, **extra)
+            except KeyboardInterrupt:
+                raise Interrupted(signal.SIGINT, as_json="--json" in args) from None
 
     def invoke(self, ctx: click.Context) -> object:
         """Run; whatever is raised becomes a message and an exit code."""
         as_json = bool(ctx.params.get("json"))
+        standing = ctx.obj = Standing()
         verbose = int(ctx.params.get("verbose") or 0)
         _log_to_stderr(verbose)
         try:
             with _usage_reported(as_json=as_json):
                 return super().invoke(ctx)
+        except _Signalled as caught:
+            raise Interrupted(caught.number, standing.text, as_json=as_json) from None
+        except KeyboardInterrupt:
+            raise Interrupted(signal.SIGINT, standing.text, as_json=as_json) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise  # click's own; it ends quietly when nobody reads the output any more
-        except ConnectFailed as error:
-            message = f"{error}{_OPTIONS.get(error.fault, '')}"
-            raise _failure(error, message, as_json=as_json, verbose=verbose) from error
         except (KvcsError, MoqtError, TransportError, OSError) as error:
-            raise _failure(error, str(error), as_json=as_json, verbose=verbose) from error
+            raise _failure(error, _advised(error), as_json=as_json, verbose=verbose) from error
         except Exception as error:
             message = (
                 f"internal fault, {type(error).__name__}: {error}; please report it with the"
@@ -109,15 +158,23 @@ def _log_to_stderr(verbose: int) -> None:
     logging.getLogger("quic").setLevel(_LEVELS[min(verbose, len(_LEVELS) - 1)])
 
 
+class _Signalled(Exception):
+    """One of SIGNALS ended the work."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def run(work: Callable[[], Coroutine[Any, Any, None]], loop: str) -> None:
     """Run ``work`` on a new event loop of the kind named; the first of SIGNALS cancels it.
 
-    Raises click.exceptions.Exit with 128 + number after a signal, UsageError without uvloop.
+    Raises what ``Command`` ends with after a signal, UsageError without uvloop.
     """
     with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
         caught = runner.run(_until_signal(work))
     if caught is not None:
-        raise click.exceptions.Exit(128 + caught)
+        raise _Signalled(caught)
 
 
 async def _until_signal(work: Callable[[], Coroutine[Any, Any, None]]) -> int | None:
@@ -168,10 +225,21 @@ def _usage_reported(*, as_json: bool) -> Iterator[None]:
             emit_json(
                 "error", kind="usage", message=error.format_message(), exit_code=error.exit_code
             )
+            raise click.exceptions.Exit(error.exit_code) from None
         raise
 
 
 def _failure(error: Exception, message: str, *, as_json: bool, verbose: int) -> Failure:
     if verbose >= _TRACEBACK_FROM:
         click.echo(printable("".join(traceback.format_exception(error))), nl=False, err=True)
-    return Failure(message or type(error).__name__, type(error).__name__, as_json=as_json)
+    causes = error.causes if isinstance(error, IncompletePublication) else ()
+    kind = type(error).__name__
+    return Failure(message or kind, kind, causes, as_json=as_json)
+
+
+def _advised(error: Exception) -> str:
+    """What is told of an error, in terms of the command line."""
+    text = error.summary if isinstance(error, IncompletePublication) else str(error)
+    for parameter, option in _OPTIONS.items():
+        text = text.replace(parameter, option)
+    return text

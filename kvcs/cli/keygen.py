@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kvcs.cli.command import Command
+from kvcs.cli.options import versioned
 from kvcs.cli.values import FILE
 from kvcs.errors import OutputFailed
 from kvcs.keys import create_scope_key
@@ -36,6 +37,7 @@ Examples
 
 
 @click.group(epilog=EPILOG)
+@versioned
 def main() -> None:
     """Make the keys that kvcs-pub and kvcs-sub need; nothing is ever overwritten."""
 

@@ -56,6 +56,11 @@ def gathered(kind: Callable[..., _T]) -> Callable[[Callable[[_T], None]], Callab
     return decorate
 
 
+def versioned(function: _F) -> _F:
+    """--version; made anew each time, since it remembers whose it is."""
+    return click.version_option(package_name="kvcs", message="%(prog)s %(version)s")(function)
+
+
 # ------------------------------------------------------------------------------------ how it is run
 
 
@@ -103,6 +108,7 @@ run_options = together(
         type=FILE,
         help="Write what each session does to this file, as lines of JSON; no payload, no tokens.",
     ),
+    versioned,
     click.option("--json", is_flag=True, help="Write each event as a line of JSON."),
     click.option(
         "-v", "--verbose", count=True, help="Log more; -vv logs all, with tracebacks of failures."

@@ -124,6 +124,16 @@ def printable(text: str) -> str:
     )
 
 
+def counted(number: int, what: str) -> str:
+    """One block, 2 blocks: in figures, with the plural where it belongs."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def stretch(what: str, first: int, last: int) -> str:
+    """``what`` and its number, or its first and its last."""
+    return f"{what} {first}" if first == last else f"{what}s {first} to {last}"
+
+
 def one_line(text: str) -> str:
     """``printable`` without line ends: a peer's words must not look like lines of ours."""
     return printable(text.replace("\n", "\N{REPLACEMENT CHARACTER}"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kvcs.cli.command import Command, run
+from kvcs.cli.command import Command, Standing, run
 from kvcs.cli.options import (
     DEFAULT_BLOCK_TOKENS,
     IdentityOptions,
@@ -19,11 +19,11 @@ from kvcs.cli.options import (
     peer_options,
     run_options,
 )
-from kvcs.cli.output import choose_output, wall_clock
+from kvcs.cli.output import choose_output, counted, wall_clock
 from kvcs.cli.values import FILE, SECONDS, URL
 from kvcs.cli.waiting import line_on_stdin
 from kvcs.errors import InvalidInput, OutputFailed
-from kvcs.names import Component
+from kvcs.names import STOPPED, Component
 from kvcs.publisher import DEFAULT_RETENTION, Publisher
 from kvcs.tensorfile import KvCacheFile
 
@@ -42,7 +42,7 @@ Examples
 \b
   A key of your own, a certificate, and a cache on port 4443:
     kvcs-keygen scope-key scope.key
-    kvcs-keygen certificate tls --name localhost
+    kvcs-keygen certificate tls
     kvcs-pub cache.safetensors --scope-key scope.key \\
         --listen 127.0.0.1:4443 --cert tls/server.pem --key tls/server.key
 \b
@@ -51,6 +51,7 @@ Examples
         --relay moqt://relay-1.example/kv --relay moqt://relay-2.example/kv
 
 \b
+Consumers take the URI that it prints, or find it by model and prompt.
 The file holds k.<layer> and v.<layer>, each [token, head, dim], and perhaps tokens.
 Exit code: 0 done, 1 failed, 2 wrong usage, 130 and 143 after Ctrl-C and SIGTERM.
 """
@@ -66,6 +67,11 @@ class PubOptions(RunOptions, PeerOptions, IdentityOptions):
     retention: float
     wait: float
     linger: float | None
+
+    @property
+    def lingers(self) -> float:
+        """Seconds to serve after the last layer."""
+        return self.retention if self.linger is None else self.linger
 
 
 @click.command(cls=Command, epilog=EPILOG)
@@ -97,7 +103,8 @@ class PubOptions(RunOptions, PeerOptions, IdentityOptions):
     type=SECONDS,
     default=0.0,
     show_default=True,
-    help="Seconds to go on trying when no relay answers.",
+    help="Seconds to go on trying when no relay answers at first; one that is lost later is dialled"
+    " again in any case.",
 )
 @click.option(
     "--linger",
@@ -116,13 +123,17 @@ def main(options: PubOptions) -> None:
             " ready-made identifiers"
         )
     output = choose_output(as_json=options.json)
+    standing = click.get_current_context().ensure_object(Standing)
+    standing.text = "nothing was published"
     try:
-        run(lambda: publish(options, name, output), options.loop)
+        run(lambda: publish(options, name, output, standing), options.loop)
     finally:
         output.close()
 
 
-async def publish(options: PubOptions, name: PublicationName | None, output: Output) -> None:
+async def publish(
+    options: PubOptions, name: PublicationName | None, output: Output, standing: Standing
+) -> None:
     """Open the file, get in touch, produce layer by layer, and serve on."""
     with KvCacheFile(options.cache) as cache:
         descriptor = _descriptor(options, cache)
@@ -142,10 +153,10 @@ async def publish(options: PubOptions, name: PublicationName | None, output: Out
                 _opened(publication, uri, cache, output)
                 if options.hold:
                     await line_on_stdin(output)
+                standing.text = "the publication was not finished"
                 await _produce(options, cache, publication, output)
-                await publisher.close(
-                    options.retention if options.linger is None else options.linger
-                )
+                standing.text = "every layer had been published"
+                await publisher.close(options.lingers)
 
 
 def _descriptor(options: PubOptions, cache: KvCacheFile) -> CompatibilityDescriptor:
@@ -190,15 +201,15 @@ async def _reach(
         url = await publisher.dial(options.relay, tls=options.client_tls, wait=options.wait)
         output.say("connected", f"connected to {url}", url=url)
         return f"{url}#{publication.name.fragment}"
-    host, port = options.listen
+    (host, port), place = options.listen, options.listen
     try:
         port = await publisher.listen(host, port, tls=options.server_tls)
     except OSError as error:
         raise OutputFailed(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --listen"
         ) from error
-    output.say("listening", f"listening on {host} port {port}", host=host, port=port)
-    return publication.uri(host, port)
+    output.say("listening", f"listening on {place.told(port)}", host=host, port=port)
+    return publication.uri(place.dialled, port)
 
 
 def _opened(publication: Publication, uri: str, cache: KvCacheFile, output: Output) -> None:
@@ -206,9 +217,9 @@ def _opened(publication: Publication, uri: str, cache: KvCacheFile, output: Outp
     rest = cache.tokens - shape.tokens
     output.say(
         "opened",
-        f"publication {uri}\n{shape.layers} layers of {shape.blocks} blocks of"
-        f" {shape.block_tokens} tokens"
-        + (f"; the last {rest} tokens fill no block and are left out" if rest else ""),
+        f"publication {uri}\n{counted(shape.layers, 'layer')} of"
+        f" {counted(shape.blocks, 'block')} of {counted(shape.block_tokens, 'token')}"
+        + (f"; {counted(rest, 'token')} at the end: no whole block, left out" if rest else ""),
         publication=uri,
         layers=shape.layers,
         blocks=shape.blocks,
@@ -239,14 +250,17 @@ async def _produce(
             )
             output.step("published", f"layer {layer} published", layer=layer, at=clock(at))
         await publication.finish()
-    except BaseException:
-        await publication.fail("the producer stopped")
+    except BaseException as error:
+        stopped = isinstance(error, asyncio.CancelledError)
+        await publication.fail(STOPPED if stopped else "the producer failed")
         raise
-    seconds = loop.time() - started
+    seconds, linger = loop.time() - started, options.lingers
     output.say(
         "finished",
-        f"all {shape.layers} layers published in {seconds:.2f} s",
+        f"{counted(shape.layers, 'layer')} published in {seconds:.2f} s"
+        + (f"; serving for {linger:g} s; Ctrl-C ends" if linger else ""),
         layers=shape.layers,
+        linger=linger,
         at=clock(loop.time()),
     )
 

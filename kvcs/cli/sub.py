@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 from rich.console import Console
 
-from kvcs.cli.command import Command, run
+from kvcs.cli.command import Command, Standing, run
 from kvcs.cli.options import (
     DEFAULT_BLOCK_TOKENS,
     IdentityOptions,
@@ -22,7 +22,7 @@ from kvcs.cli.options import (
     peer_options,
     run_options,
 )
-from kvcs.cli.output import choose_output, one_line, wall_clock
+from kvcs.cli.output import choose_output, counted, one_line, stretch, wall_clock
 from kvcs.cli.values import COUNT, FILE, LAYERS, SECONDS, URL
 from kvcs.cli.waiting import line_on_stdin
 from kvcs.cli.waterfall import Arrival, waterfall
@@ -49,7 +49,7 @@ Examples
 
 \b
   The publication that kvcs-pub printed the URI of, whatever of it there is and will be:
-    kvcs-sub 'moqt://localhost:4443/#kvcs:...' --ca tls/ca.pem -o cache.safetensors
+    kvcs-sub 'moqt://127.0.0.1:4443/#kvcs:...' --ca tls/ca.pem -o cache.safetensors
 \b
   Found by model and prompt, which FILE is an example of; waiting a minute for it:
     kvcs-sub moqt://relay.example/kv --scope-key scope.key --like FILE --wait 60 -o out.safetensors
@@ -59,7 +59,13 @@ Examples
         --completed --layers 8-15 --blocks 2 -o part.safetensors
 
 \b
-OUT appears only when all of it has arrived and is verified.
+OUT appears only when all of it has arrived and is verified. It holds k.<layer> and v.<layer>,
+each [token, head, dim] in the dtype that was published, of whole blocks only; and, if all layers
+were asked for and the token ids are known (--like, --tokens), "tokens" as 32-bit integers (U32).
+A publication found by model and prompt covers the prompt or a prefix of it: one for more tokens
+than yours is not found, since only its own tokens lead to it.
+
+\b
 Exit code: 0 done, 1 failed, 2 wrong usage, 130 and 143 after Ctrl-C and SIGTERM.
 """
 
@@ -115,7 +121,9 @@ class Prompt(NamedTuple):
 )
 @click.option("--live", "mode", flag_value="live", help="The same as --mode live.")
 @click.option("--completed", "mode", flag_value="completed", help="The same as --mode completed.")
-@click.option("--layers", type=LAYERS, help="Only these layers, such as 8-15.")
+@click.option(
+    "--layers", type=LAYERS, help="Only these layers: FIRST-LAST, such as 8-15, or one layer."
+)
 @click.option("--blocks", type=COUNT, metavar="N", help="Only so many leading blocks.")
 @click.option(
     "--segment",
@@ -134,7 +142,8 @@ class Prompt(NamedTuple):
     type=SECONDS,
     default=0.0,
     show_default=True,
-    help="Seconds to wait for a peer and a publication that are not there yet.",
+    help="Seconds to wait for a peer that does not answer yet, then as long for a publication that"
+    " nobody announces yet; layers to come are a matter of --timeout.",
 )
 @click.option(
     "--timeout",
@@ -160,14 +169,20 @@ def main(options: SubOptions) -> None:
     if options.out is not None and not options.out.absolute().parent.is_dir():
         raise OutputFailed(f"file {options.out} cannot be written: there is no such directory")
     output = choose_output(as_json=options.json)
+    standing = click.get_current_context().ensure_object(Standing)
+    standing.text = "nothing was written"
     try:
-        run(lambda: subscribe(options, wanted, prompt, output), options.loop)
+        run(lambda: subscribe(options, wanted, prompt, output, standing), options.loop)
     finally:
         output.close()
 
 
 async def subscribe(
-    options: SubOptions, wanted: PublicationName | None, prompt: Prompt, output: Output
+    options: SubOptions,
+    wanted: PublicationName | None,
+    prompt: Prompt,
+    output: Output,
+    standing: Standing,
 ) -> None:
     """Get in touch, find the publication, take it."""
     with options.watched(output) as monitor:
@@ -178,6 +193,8 @@ async def subscribe(
             found = wanted or await _discover(options, consumer, prompt, output)
             async with await _begin(options, consumer, found, prompt) as retrieval:
                 await _receive(options, retrieval, prompt.tokens, output)
+                if options.out is not None:
+                    standing.text = f"{options.out} was written"
 
 
 # -------------------------------------------------------------------------------- before the octets
@@ -229,14 +246,14 @@ async def _reach(options: SubOptions, consumer: Consumer, output: Output) -> Non
         url = await consumer.connect(options.url, tls=options.client_tls, wait=options.wait)
         output.say("connected", f"connected to {url}", url=url)
         return
-    host, port = options.listen
+    (host, port), place = options.listen, options.listen
     try:
         port = await consumer.listen(host, port, tls=options.server_tls)
     except OSError as error:
         raise OutputFailed(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --listen"
         ) from error
-    output.say("listening", f"listening on {host} port {port}", host=host, port=port)
+    output.say("listening", f"listening on {place.told(port)}", host=host, port=port)
 
 
 async def _discover(
@@ -248,8 +265,8 @@ async def _discover(
     best = found[0]
     output.say(
         "found",
-        f"found {len(found)} publication{'s' if len(found) > 1 else ''}; the best covers"
-        f" {best.tokens} of {len(prompt.tokens)} tokens",
+        f"found {counted(len(found), 'publication')}; the best covers {best.tokens} of"
+        f" {counted(len(prompt.tokens), 'token')}",
         publications=[one.name.fragment for one in found],
         tokens=best.tokens,
     )
@@ -295,8 +312,8 @@ async def _receive(
     arrivals: dict[int, Arrival] = {}
     output.say(
         "retrieving",
-        f"layers {layers[0]} to {layers[-1]}, {retrieval.blocks} blocks of"
-        f" {retrieval.geometry.block_tokens} tokens",
+        f"{stretch('layer', layers[0], layers[-1])}, {counted(retrieval.blocks, 'block')} of"
+        f" {counted(retrieval.geometry.block_tokens, 'token')}",
         publication=retrieval.name.fragment,
         layers=[layers[0], layers[-1]],
         blocks=retrieval.blocks,
@@ -345,7 +362,7 @@ def _file(
     # A part: the layers keep their numbers, so it is no whole cache, and says so.
     spec = TensorSpec(CODES[shape.dtype], (count, shape.kv_heads, shape.head_dim))
     specs = {f"{component}.{layer}": spec for component in "kv" for layer in layers}
-    metadata |= {"model": descriptor.model, "part": f"layers {layers[0]} to {layers[-1]}"}
+    metadata |= {"model": descriptor.model, "part": stretch("layer", layers[0], layers[-1])}
     return TensorFileWriter(options.out, specs, metadata)
 
 
@@ -359,9 +376,10 @@ def _summary(options: SubOptions, report: Report, output: Output) -> None:
     place = "" if options.out is None else f"\nwritten: {options.out}"
     output.say(
         "report",
-        f"{report.objects} objects, {report.octets} octets verified in {report.seconds:.2f} s"
-        f" ({report.mode}); {report.missing} missing, {report.duplicates} duplicates,"
-        f" {report.surplus} surplus, {sum(report.rejected.values())} rejected\n"
+        f"{counted(report.objects, 'object')}, {report.octets} octets verified in"
+        f" {report.seconds:.2f} s ({report.mode}); {report.missing} missing,"
+        f" {counted(report.duplicates, 'duplicate')}, {report.surplus} surplus,"
+        f" {sum(report.rejected.values())} rejected\n"
         f"SHA-256 {report.digest}{setbacks}{place}",
         **report.to_json(),
         out=None if options.out is None else str(options.out),

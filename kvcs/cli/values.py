@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import socket
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -55,6 +57,22 @@ class Address(NamedTuple):
 
     host: str
     port: int
+
+    def told(self, port: int) -> str:
+        """The place for people, once it has its ``port``."""
+        return f"{'every address of this host' if self._everywhere else self.host}, port {port}"
+
+    @property
+    def dialled(self) -> str:
+        """A host that others can dial: our name, when it is every address."""
+        return (socket.gethostname() or "localhost") if self._everywhere else self.host
+
+    @property
+    def _everywhere(self) -> bool:
+        try:
+            return ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
 
 
 def parse_address(text: str) -> Address:
@@ -136,7 +154,7 @@ def parse_descriptor(path: str) -> CompatibilityDescriptor:
 ADDRESS: Final = Parsed("HOST:PORT", parse_address)
 URL: Final = Parsed("URL", MoqtUrl.parse)
 SECONDS: Final = Parsed("SECONDS", parse_seconds)
-LAYERS: Final = Parsed("FIRST-LAST", parse_layers)
+LAYERS: Final = Parsed("FIRST-LAST|LAYER", parse_layers)
 TOKENS: Final = Parsed("IDS|@FILE", parse_tokens)
 DESCRIPTOR: Final = Parsed("FILE.json", parse_descriptor)
 FILE: Final = Parsed("FILE", Path)

@@ -83,7 +83,7 @@ async def test_fills_without_end_on_one_subscription(world) -> None:
     await world.until(lambda: idle.answered)
     asked = most = 1
     while not idle.ended and asked < 200:
-        if subscription._updates:
+        if subscription._own_updates._open:
             await asyncio.sleep(0)
             continue
         subscription.update(FILL)

@@ -285,3 +285,40 @@ async def test_a_session_that_ends_meanwhile(world) -> None:
     forgery.catalog.announce(forgery.name.namespace)
     await consumer.connect(url, tls=world.client_tls)
     assert [found.name for found in await finding] == [forgery.name]
+
+
+@pytest.mark.parametrize("dialled", [False, True])
+async def test_a_publisher_that_has_just_dialled_gets_its_grace(
+    world, monkeypatch, dialled
+) -> None:
+    monkeypatch.setattr(discovery, "NONE_AFTER", 10.0)
+    cache = Cache()
+    publisher, _ = await world.publisher()
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens)
+    listener = await world.consumer()
+    port = await listener.listen("127.0.0.1", 0, tls=world.server_tls)
+    url = f"moqt://127.0.0.1:{port}/"
+    if dialled:
+        publication.withdraw()
+        await publisher.dial(url, tls=world.client_tls)
+        await world.until(lambda: listener._links.open)
+    finding = asyncio.create_task(listener.discover(cache.descriptor, cache.tokens))
+    await asyncio.sleep(0)
+    if dialled:
+        publication = publisher.open(cache.descriptor, tokens=cache.tokens)
+    else:
+        await publisher.dial(url, tls=world.client_tls)
+    (found,) = await finding
+    assert found.name == publication.name
+
+
+async def test_the_grace_has_an_end(world, monkeypatch) -> None:
+    monkeypatch.setattr(discovery, "NONE_AFTER", 0.01)
+    cache = Cache()
+    publisher, _ = await world.publisher()
+    listener = await world.consumer()
+    port = await listener.listen("127.0.0.1", 0, tls=world.server_tls)
+    await publisher.dial(f"moqt://127.0.0.1:{port}/", tls=world.client_tls)
+    await world.until(lambda: listener._links.open)
+    with pytest.raises(UnknownPublication, match="for more tokens only"):
+        await listener.discover(cache.descriptor, cache.tokens)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from kvcs import discovery, pursuit, relays
+from kvcs.bell import Bell
+from kvcs.consumer import Consumer
 from kvcs.errors import IncompletePublication, PublicationConflict
+from kvcs.legs import Leg
+from moqt import driver
 from moqt.errors import DoneCode, RequestCode, RequestRefused
 from moqt.model import Location, ObjectHead, SubgroupHead
 from moqt.publisher import CatalogHandler, ServingLimits
-from tests.kvcs.endpoints import Cache, check
+from tests.kvcs.endpoints import SCOPE_KEY, Cache, check
 from tests.kvcs.forgery import Forgery, K
 from tests.transport.relay import Relay
 from transport.config import QuicOptions
@@ -99,7 +104,7 @@ async def test_two_publications_are_combined_only_if_deterministic(world, determ
         await check(retrieval, cache)
         assert retrieval.name == whole.name
     else:
-        with pytest.raises(IncompletePublication, match="not deterministic"):
+        with pytest.raises(IncompletePublication, match="not marked deterministic"):
             await retrieval.wait()
 
 
@@ -241,3 +246,126 @@ async def test_the_path_dies(world) -> None:
     await cache.put(publication, 2)
     with pytest.raises(IncompletePublication, match="12 of 24"):
         await retrieval.wait()
+
+
+class Legs:
+    """Counts the legs of a retrieval, and notes until when each wait in one would last."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.made: list[Leg] = []
+        self.ends: list[tuple[Leg, float]] = []
+        monkeypatch.setattr(pursuit, "Leg", self.make)
+
+    def make(self, *args) -> Leg:
+        leg = Leg(*args)
+        self.made.append(leg)
+        wait = leg.bell.wait
+
+        async def noted(seconds: float) -> None:
+            self.ends.append((self.made[-1], leg.time() + seconds))
+            await wait(seconds)
+
+        if len(self.made) == 1:  # the bell is the retrieval's, for all of its legs
+            leg.bell.wait = noted
+        return leg
+
+
+class Noted(Bell):
+    """A Bell whose ``wait`` a test may replace."""
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+async def test_a_dead_publisher_costs_one_timeout(world, monkeypatch, deterministic) -> None:
+    """It is asked once more, briefly; not for other publications, nor for acknowledgements."""
+    monkeypatch.setattr(discovery, "ANSWER_TIMEOUT", 1000.0)
+    monkeypatch.setattr(relays, "CLOSE_LIMIT", 1000.0)
+    monkeypatch.setattr(driver, "CLOSE_TIMEOUT", 1000.0)
+    monkeypatch.setattr(pursuit, "Bell", Noted)
+    legs = Legs(monkeypatch)
+    cache = Cache(layers=4)
+    publisher, url = await world.publisher()
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens, deterministic=deterministic)
+    alive = True
+    relay = await Relay.open(("127.0.0.1", MoqtUrl.parse(url).port), lambda *_: not alive)
+    consumer = Consumer(scope_key=SCOPE_KEY)
+    await consumer.connect(f"moqt://127.0.0.1:{relay.port}/", tls=world.client_tls)
+    retrieval = await consumer.retrieve(publication.name, timeout=0.5)
+    await cache.put(publication, 0, 0)
+    await retrieval.layer(0)
+    alive = False
+    with pytest.raises(IncompletePublication, match=r"nothing came for 0\.5 s") as failure:
+        await retrieval.wait()
+    assert ("not marked deterministic" in str(failure.value)) != deterministic
+    assert len(legs.made) == 2
+    await consumer.close()
+    relay.transport.close()
+    (connection,) = (one for server in publisher._servers for one in server.connections)
+    connection.abandon()
+
+
+async def test_the_timeout_counts_from_what_came_last(world, monkeypatch) -> None:
+    """Not from when it was seen: objects ring no bell."""
+    monkeypatch.setattr(pursuit, "Bell", Noted)
+    legs = Legs(monkeypatch)
+    forgery = Forgery(Cache())
+    consumer = await world.consumer(await forgery.serve(world))
+    forgery.version()
+    retrieval = await consumer.retrieve(forgery.name, timeout=0.5)
+    await world.until(lambda: all(track._subscriptions for track in forgery.tracks.values()))
+    forgery.layer(0)
+    with pytest.raises(IncompletePublication, match=r"nothing came for 0\.5 s"):
+        await retrieval.wait()
+    first = legs.made[0]
+    late = [end - leg.heard_at for leg, end in legs.ends if leg is first]
+    assert max(late) < 0.75
+
+
+async def test_who_hangs_on_one_stream_is_asked_again(world) -> None:
+    """A subscription that is never served is not the end: what is there is fetched."""
+
+    class Deaf(CatalogHandler):
+        def on_subscribe(self, request) -> None:
+            if request.name.name == b"manifest":
+                super().on_subscribe(request)
+
+    cache = Cache()
+    forgery = Forgery(cache)
+    url = await forgery.serve(world, lambda c: Deaf(forgery.catalog, c, ServingLimits()))
+    forgery.all()
+    consumer = await world.consumer(url)
+    retrieval = await consumer.retrieve(forgery.name, mode="live", timeout=0.3)
+    await check(retrieval, cache)
+    (link,) = consumer._links.open
+    assert not link.silent
+
+
+async def test_setbacks_are_counted_and_bounded(world) -> None:
+    cache = Cache()
+    publisher, url = await world.publisher()
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens)
+    retrieval = await (await world.consumer(url)).retrieve(publication.name)
+    note = retrieval._pursuit._note
+    note("x" * 1000)
+    for number in range(100):
+        note("gone")
+        note(f"setback {number}")
+    setbacks = retrieval.report().setbacks
+    assert len(setbacks) == pursuit.MAX_SETBACKS
+    assert setbacks[:2] == ("x" * pursuit.MAX_SETBACK, "gone (100 times)")
+    error = retrieval._pursuit.incomplete("why")
+    assert error.causes == setbacks
+    assert str(error) == "; ".join((error.summary, *setbacks))
+
+
+async def test_a_producer_that_stops_in_good_order(world) -> None:
+    cache = Cache()
+    publisher, url = await world.publisher()
+    publication = publisher.open(cache.descriptor, tokens=cache.tokens)
+    retrieval = await (await world.consumer(url)).retrieve(publication.name)
+    await cache.put(publication, 0, 0)
+    await retrieval.layer(0)
+    await publisher.close()
+    with pytest.raises(IncompletePublication) as failure:
+        await retrieval.wait()
+    assert f"{url}: the producer stopped before the last layer (2 times)" in failure.value.causes
+    assert "INTERNAL_ERROR" not in str(failure.value)

@@ -13,9 +13,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from kvcs.cli.command import Command, run
+from kvcs.cli.command import Command, Standing, run
 from kvcs.cli.options import run_options
-from kvcs.errors import InvalidInput
+from kvcs.errors import IncompletePublication, InvalidInput
 from moqt.errors import SessionClosed
 from transport.errors import ConnectFailed, ConnectFault
 
@@ -50,8 +50,18 @@ def test_nothing_went_wrong() -> None:
         (SessionClosed(3, "gone\x1b[2J"), "session closed: gone\ufffd[2J (code 0x3)"),
         (ConnectFailed(ConnectFault.TIMEOUT, "no answer"), "no answer"),
         (
-            ConnectFailed(ConnectFault.CERTIFICATE, "unknown"),
-            "unknown (--ca FILE, --server-name NAME)",
+            ConnectFailed(
+                ConnectFault.CERTIFICATE, "trust the CA (ca_file), or a name it was made for"
+            ),
+            "trust the CA (--ca FILE), or a name it was made for (--server-name NAME)",
+        ),
+        (
+            InvalidInput("file x: its metadata names no model: give its name (model)"),
+            "file x: its metadata names no model: give its name (--model NAME)",
+        ),
+        (
+            IncompletePublication("3 of 8 are missing", causes=("a: gone (2 times)", "b\nc")),
+            "3 of 8 are missing\n  setback: a: gone (2 times)\n  setback: b\ufffdc",
         ),
         (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
         (TimeoutError(), "TimeoutError"),
@@ -65,6 +75,11 @@ def test_failures(error: Exception, said: str) -> None:
     assert told["exit_code"] == 1
 
 
+def test_causes_are_in_the_message_of_the_event() -> None:
+    error = IncompletePublication("3 of 8 are missing", causes=("a", "b"))
+    assert json.loads(call(raising(error), "--json").stdout)["message"] == str(error)
+
+
 def test_a_mistake_of_ours() -> None:
     result = call(raising(KeyError("x")))
     assert result.exit_code == 1
@@ -76,8 +91,9 @@ def test_a_mistake_of_ours() -> None:
 def test_usage_found_late_is_usage() -> None:
     result = call(raising(click.UsageError("not both")), "--json")
     assert result.exit_code == 2
-    assert json.loads(result.stdout.splitlines()[0])["kind"] == "usage"
-    assert "not both" in result.stderr
+    (line,) = result.stdout.splitlines()
+    assert json.loads(line)["kind"] == "usage"
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -97,9 +113,49 @@ def test_signals(number: signal.Signals, code: int, loop: str) -> None:
 
     before = signal.getsignal(number)
     result = call(lambda: run(work, loop))
-    assert (result.exit_code, result.output) == (code, "")
+    assert (result.exit_code, result.output) == (code, "interrupted\n")
     assert cleaned == [True]
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_what_an_interruption_leaves(signalled: bool) -> None:
+    """Before the loop runs, too."""
+
+    async def wait() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    def work() -> None:
+        click.get_current_context().ensure_object(Standing).text = "nothing was written"
+        if not signalled:
+            raise KeyboardInterrupt
+        run(wait, "asyncio")
+
+    result = call(work)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr == "interrupted; nothing was written\n"
+    result = call(work, "--json")
+    assert (result.exit_code, result.stderr) == (130, "")
+    assert json.loads(result.stdout) == {
+        "event": "interrupted",
+        "signal": "SIGINT",
+        "message": "interrupted; nothing was written",
+        "exit_code": 130,
+    }
+
+
+def test_interrupted_while_the_words_are_read() -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    @click.command(cls=Command)
+    @click.option("--word", callback=stop)
+    def command(**_: object) -> None:
+        pass
+
+    result = CliRunner().invoke(command, [])
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
 
 
 def test_the_second_signal_does_not_wait() -> None:

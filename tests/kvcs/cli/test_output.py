@@ -14,7 +14,9 @@ from kvcs.cli.output import (
     PlainLines,
     Terminal,
     choose_output,
+    counted,
     printable,
+    stretch,
     wall_clock,
 )
 
@@ -56,6 +58,11 @@ def test_markup_of_others_is_text() -> None:
 def test_without_a_terminal_lines_are_plain() -> None:
     assert isinstance(choose_output(as_json=False), PlainLines)
     assert isinstance(choose_output(as_json=True), JsonLines)
+
+
+def test_one_and_many() -> None:
+    assert [counted(n, "block") for n in (0, 1, 2)] == ["0 blocks", "1 block", "2 blocks"]
+    assert [stretch("layer", 3, n) for n in (3, 5)] == ["layer 3", "layers 3 to 5"]
 
 
 def test_a_peer_steers_no_terminal() -> None:

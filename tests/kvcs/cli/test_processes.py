@@ -149,7 +149,11 @@ async def test_the_publisher_is_killed_in_the_middle(stage: Stage, number: int) 
     publisher.say("go")
     await consumer.until("layer")
     publisher.signal(number)
-    assert "missing" in await failure(consumer)
+    message = await failure(consumer)
+    assert "missing" in message
+    stopped = "the producer stopped before the last layer (2 times)" in message
+    assert stopped == (number == signal.SIGTERM)
+    assert "INTERNAL_ERROR" not in message
     assert stage.leftovers("out") == []
 
 
@@ -168,6 +172,14 @@ async def test_interrupted(stage: Stage, number: int, code: int) -> None:
     assert await publisher.wait() == code
     assert not publisher.of("finished")
     assert not publisher.of("error")
+    left = {consumer: "nothing was written", publisher: "the publication was not finished"}
+    for child, text in left.items():
+        assert child.events[-1] == {
+            "event": "interrupted",
+            "signal": signal.Signals(number).name,
+            "message": f"interrupted; {text}",
+            "exit_code": code,
+        }
 
 
 async def test_nobody_reads_the_output(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_events(cache: Path, scope_key: Path, listening: tuple[object, ...]) -> 
     assert opened["publication"].startswith(f"moqt://127.0.0.1:{listening_on['port']}/#kvcs:")
     PublicationName.from_fragment(opened["publication"].partition("#")[2])
     assert (opened["layers"], opened["blocks"], opened["block_tokens"]) == (4, 3, 8)
+    assert events[-1]["linger"] == 0
     times = [event["at"] for event in events if event["event"] == "published"]
     assert times == sorted(times)
 
@@ -45,10 +47,26 @@ def test_for_people(cache: Path, scope_key: Path, listening: tuple[object, ...])
     result = call(cache, *words)
     assert result.exit_code == 0
     assert "publication moqt://127.0.0.1:" in result.stdout
-    assert "4 layers of 2 blocks of 10 tokens; the last 4 tokens fill no block" in result.stdout
+    assert "4 layers of 2 blocks of 10 tokens; 4 tokens at the end: no whole block" in result.stdout
     assert "layer 3 published" in result.stdout
-    assert "all 4 layers published" in result.stdout
+    assert "4 layers published in" in result.stdout
+    assert "serving" not in result.stdout
     assert scope_key.read_text().strip() not in result.output
+
+
+def test_who_lingers_says_so(cache: Path, scope_key: Path, listening: tuple[object, ...]) -> None:
+    words = ("--scope-key", scope_key, "--block-tokens", 8, *listening, "--linger", "0.01")
+    assert "; serving for 0.01 s; Ctrl-C ends\n" in call(cache, *words).stdout
+    assert json.loads(call(cache, *words, "--json").stdout.splitlines()[-1])["linger"] == 0.01
+
+
+def test_a_uri_that_can_be_dialled(
+    cache: Path, scope_key: Path, listening: tuple[object, ...]
+) -> None:
+    words = ("--scope-key", scope_key, "--block-tokens", 8, *listening, "--listen", "0.0.0.0:0")
+    result = call(cache, *words)
+    assert "listening on every address of this host, port" in result.stdout
+    assert f"publication moqt://{socket.gethostname()}:" in result.stdout
 
 
 def test_every_production_has_a_name_of_its_own(

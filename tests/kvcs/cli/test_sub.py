@@ -175,6 +175,21 @@ def test_any_certificate_when_told_so(served: Served, out: Path) -> None:
 # ------------------------------------------------------------------------------- what does not work
 
 
+def test_one_of_each(served: Served, out: Path) -> None:
+    words = (served.uri, "--ca", served.certificates.ca, "--layers", "2", "--blocks", "1")
+    result = call(*words, "-o", out)
+    assert "layer 2, 1 block of 8 tokens" in result.stdout
+
+
+def test_a_prompt_shorter_than_what_was_published(served: Served, out: Path) -> None:
+    with KvCacheFile(served.cache) as cache:
+        ids = (cache.token_ids or ())[:BLOCK_TOKENS]
+    words = (*served.prompt, "--tokens", ",".join(map(str, ids)), "-o", out)
+    message = failure(call(served.url, *words), out)
+    assert "(1 block)" in message
+    assert "a prefix shorter than what was published cannot be found by its tokens" in message
+
+
 def test_unknown_publication(served: Served, out: Path) -> None:
     name = PublicationName.from_fragment(served.uri.partition("#")[2])
     other = replace(name, pub_id=bytes(16))
@@ -205,7 +220,8 @@ def test_layers_that_are_not_there(served: Served, out: Path) -> None:
 def test_certificate_not_trusted(served: Served, out: Path) -> None:
     message = failure(call(served.uri, "-o", out), out)
     assert "certificate is not accepted" in message
-    assert "--ca FILE" in message
+    assert "(--ca FILE)" in message
+    assert "ca_file" not in message
 
 
 def test_certificate_for_another_name(served: Served, out: Path) -> None:

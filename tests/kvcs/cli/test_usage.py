@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from kvcs.cli import pub, sub
+from kvcs.cli import keygen, pub, sub
 from tests.kvcs.cli.caches import descriptor, write_cache
 
 URL = "moqt://localhost:4443/kv"
@@ -31,6 +32,21 @@ def test_help_teaches(command: click.Command) -> None:
     assert "Examples" in result.output
     assert "--scope-key scope.key" in result.output
     assert "Exit code" in result.output
+
+
+def test_help_tells_what_comes_out() -> None:
+    told = " ".join(call(sub.main, "--help").output.split())
+    assert "in the dtype that was published, of whole blocks only" in told
+    assert '"tokens" as 32-bit integers (U32)' in told
+    assert "one for more tokens than yours is not found" in told
+    assert "FIRST-LAST, such as 8-15, or one layer" in told
+    assert "moqt://127.0.0.1:4443/#kvcs:" in told
+    assert "--name localhost" not in call(pub.main, "--help").output
+
+
+@pytest.mark.parametrize("command", [pub.main, sub.main, keygen.main])
+def test_version(command: click.Command) -> None:
+    assert call(command, "--version").output.split()[-1] == version("kvcs")
 
 
 def test_both_commands_name_shared_options_alike() -> None:
@@ -102,13 +118,19 @@ def test_like_or_descriptor_not_both(cache: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [(pub.main, ("cache", "--json", "--pace", "x")), (sub.main, ("--json",))],
+    [
+        (pub.main, ("cache", "--json", "--pace", "x")),
+        (sub.main, ("--json",)),
+        (sub.main, ("--json", "--bogus")),
+    ],
 )
 def test_wrong_usage_in_json(command: click.Command, words: tuple[str, ...]) -> None:
     result = call(command, *words)
     assert result.exit_code == 2
-    event = json.loads(result.stdout.splitlines()[0])
+    (line,) = result.stdout.splitlines()
+    event = json.loads(line)
     assert (event["event"], event["kind"], event["exit_code"]) == ("error", "usage", 2)
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -159,6 +181,16 @@ def test_shapes_disagree(tmp_path: Path, scope_key: Path) -> None:
     result = publish(cache, scope_key)
     assert result.exit_code == 1
     assert "tensors 'k.0' and 'k.3' differ" in result.stderr
+
+
+def test_a_file_that_names_no_model(cache: Path, scope_key: Path) -> None:
+    content = cache.read_bytes()
+    bare = content.replace(b'"model":"test"', b'"titel":"test"')
+    assert bare != content
+    cache.write_bytes(bare)
+    result = publish(cache, scope_key)
+    assert result.exit_code == 1
+    assert "its metadata names no model: give its name (--model NAME)" in result.stderr
 
 
 def test_a_prompt_shorter_than_a_block(cache: Path, scope_key: Path) -> None:

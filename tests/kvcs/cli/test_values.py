@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,17 @@ def test_no_descriptor(content: str, said: str, tmp_path: Path) -> None:
 def test_no_descriptor_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         values.parse_descriptor(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "dialled"),
+    [
+        ("127.0.0.1:0", "127.0.0.1, port 7", "127.0.0.1"),
+        ("cache.example:0", "cache.example, port 7", "cache.example"),
+        ("0.0.0.0:0", "every address of this host, port 7", socket.gethostname()),
+        ("[::]:0", "every address of this host, port 7", socket.gethostname()),
+    ],
+)
+def test_where_it_listens(text: str, told: str, dialled: str) -> None:
+    address = values.parse_address(text)
+    assert (address.told(7), address.dialled) == (told, dialled)
