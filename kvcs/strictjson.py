@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Final, NoReturn
 
 #: The deepest thing we read is a manifest's object_digests, six levels down.
@@ -39,9 +40,7 @@ def loads(data: bytes, *, max_octets: int, max_values: int) -> object:
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        # The last of its name is what a dict keeps: whoever is another came before it.
-        last = {name: at for at, (name, _) in enumerate(pairs)}
-        twice = next(name for at, (name, _) in enumerate(pairs) if last[name] != at)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"member {twice[:64]!r} occurs twice")
     return found
 

@@ -24,7 +24,7 @@ class Monitor:
         self._trace = trace
         self._live: set[Connection] = set()
         self._ended = Counters()
-        #: Sessions so far, and those that are over.
+        #: Sessions so far.
         self.sessions = 0
 
     @property
@@ -40,7 +40,7 @@ class Monitor:
         """The sum and the number of sessions, for the members of a JSON object."""
         return {
             "sessions": self.sessions,
-            "sessions_open": len(self._live),
+            "sessions_open": sum(one.is_open for one in self._live),
             **self.counters.to_json(),
         }
 

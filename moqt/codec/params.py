@@ -331,10 +331,14 @@ def _read_list(
 ) -> Parameters:
     """``count`` parameters, or as many as there are octets when None."""
     code = seen = 0
+    row: Row | None = None
     values: dict[str, Any] = {}
+    repeated: dict[str, list[Any]] = {}
     while reader.remaining if count is None else seen < count:
-        code += reader.varint()
-        row = _allowed(code, place, table)
+        delta = reader.varint()
+        code += delta
+        if row is None or delta:
+            row = _allowed(code, place, table)
         seen += 1
         try:
             value = row.form.read(reader)
@@ -342,11 +346,12 @@ def _read_list(
             values.setdefault("invalid_filter", f"{RangeFilterType(code).name} filter: {broken}")
             continue
         if row.repeats:
-            values[row.field] = (*values.get(row.field, ()), value)
+            repeated.setdefault(row.field, []).append(value)
         elif row.field in values:
             raise ProtocolViolation(f"parameter {code:#x} ({row.field}) appears twice")
         else:
             values[row.field] = value
+    values.update((name, tuple(found)) for name, found in repeated.items())
     if not values:
         return NO_PARAMETERS
     if "range_filters" in values:

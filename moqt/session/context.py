@@ -10,6 +10,7 @@ from moqt.codec.properties import SetupOptions
 from moqt.counters import Counted, Counters
 from moqt.session.request_ids import RequestIds
 from moqt.session.routes import IncomingStreams
+from moqt.session.streams import DataStream
 from moqt.session.timers import Timers
 from moqt.session.tokens import OwnTokens, PeerTokens
 from transport.api import SendOrder, Tier
@@ -185,8 +186,9 @@ class Context:
         """A copy of ``counters``, running streams included."""
         found = Counters(streams_open=len(self.owners))
         found.add(self.counters)
-        for tally in self.streams.tallies():
-            found.received.carried(*tally)
+        for owner in self.owners.values():
+            if isinstance(owner, DataStream):
+                found.received.carried(*owner.tally)
         return found
 
     # -- time ------------------------------------------------------------------------------------

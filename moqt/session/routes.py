@@ -10,7 +10,7 @@ from moqt.session.state import Request
 from moqt.session.streams import DataStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from moqt.codec.datagram import Datagram
     from moqt.model import FullTrackName, GroupOrder
@@ -186,11 +186,6 @@ class IncomingStreams:
             stream = self._context.owners.get(handle)
             if isinstance(stream, DataStream):
                 stream.abandon(code)
-
-    def tallies(self) -> Iterator[tuple[int, int]]:
-        """Objects begun and octets of payload, of each stream that runs."""
-        owners = self._context.owners.values()
-        return (one.tally for one in owners if isinstance(one, DataStream))
 
     def heard(self, streams: Iterable[int]) -> float:
         """When the last octets of any of these came."""

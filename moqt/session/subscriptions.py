@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from moqt.codec import messages as m
-from moqt.codec.params import Parameters, Scope
+from moqt.codec.params import Parameters, Place, Scope
 from moqt.errors import DoneCode, Misuse, StreamCode
 from moqt.model import GroupOrder, LocationFilter, LocationFilterType
 from moqt.session.filters import RangeFilters
@@ -13,7 +13,7 @@ from moqt.session.ports import TrackInfo
 from moqt.session.requests import OutgoingRequest
 from moqt.session.state import SUBSCRIBER, Request
 from moqt.session.track_requests import TrackRequest
-from moqt.session.updates import OwnUpdates
+from moqt.session.updates import OwnUpdates, check_update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +66,7 @@ class SubscriberHalf(TrackRequest):
             raise Misuse("only an established subscription can be updated")
         if parameters.new_group_request is not None and not self._dynamic_groups:
             raise Misuse("the track has no DYNAMIC_GROUPS: it takes no NEW_GROUP_REQUEST")
+        check_update(parameters, Place.UPDATE_SUBSCRIPTION)
         filters = self._filters.updated(parameters.range_filters)
         message = self._own_updates.send(parameters, filters)
         self._filters = filters

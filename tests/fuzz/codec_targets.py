@@ -244,7 +244,7 @@ def reshaped(document: Any, supply: Supply) -> Any:
             node = inner[supply.octet() % len(inner)]
         keys = list(node) if isinstance(node, dict) else list(range(len(node)))
         key = keys[supply.octet() % len(keys)] if keys else 0
-        act, value = supply.below(5), ODD[supply.below(len(ODD))]
+        act, value = supply.below(5), copy.deepcopy(ODD[supply.below(len(ODD))])
         if act == 0 and keys:
             del node[key]
         elif act == 1 and isinstance(node, dict):
@@ -252,7 +252,7 @@ def reshaped(document: Any, supply: Supply) -> Any:
         elif act == 2 and isinstance(node, list):
             node.append(copy.deepcopy(node[key]) if node else value)
         elif keys:
-            node[key] = copy.deepcopy(value)
+            node[key] = value
     return document
 
 

@@ -75,3 +75,12 @@ def test_sixteen_levels_are_read() -> None:
 def test_anything_else_is_a_value_error(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         loads(data)
+
+
+def test_a_hundred_thousand_members_and_one_of_them_twice() -> None:
+    """Linear: what grows with the square of the members ends in the test's time limit."""
+    members = ",".join(f'"{number}":0' for number in range(100_000))
+    with pytest.raises(ValueError, match="member '99999' occurs twice"):
+        strictjson.loads(
+            f'{{{members},"99999":0}}'.encode(), max_octets=1 << 22, max_values=1 << 20
+        )

@@ -10,7 +10,7 @@ from moqt.codec import varint
 from moqt.codec.control import MessageSplitter
 from moqt.codec.data import FetchReader, SubgroupHeader, SubgroupReader
 from moqt.codec.datagram import decode_datagram
-from moqt.codec.messages import decode_message
+from moqt.codec.messages import Fetch, Subscribe, decode_message
 from moqt.codec.profile import LATEST, MessageKind
 from moqt.errors import MalformedTrack, ProtocolViolation, SessionFault
 from moqt.model import GroupOrder, Location
@@ -120,6 +120,30 @@ def test_a_message_that_never_ends_is_held_up_to_its_length() -> None:
         assert splitter.feed(head + bytes(65_534)) == []
         assert splitter.feed(b"\0") == [(code, bytes(65_535))]
         assert not splitter.pending
+
+
+#: Parameters that may be repeated, in their shortest form: the first, and each further one.
+REPEATED = {
+    "tokens": ("03 02 0300", "00 02 0300"),
+    "filters removed": ("25 00", "00 00"),
+    "filters": ("26 01 00", "00 01 00"),
+    "property filters": ("28 02 0002", "00 02 0002"),
+}
+
+
+@pytest.mark.parametrize("what", REPEATED)
+def test_a_message_full_of_repeats_takes_linear_time(what: str) -> None:
+    """Six of them: what grows with the square of their number ends in the test's time limit."""
+    first, more = map(octets, REPEATED[what])
+    count = 65_000 // len(more)
+    full = octets("00 00 00") + varint.encode(count + 1) + first + more * count
+    assert len(full) <= 65_535
+    for _ in range(3):
+        for kind in (K.SUBSCRIBE, K.FETCH):
+            found = decode_message(LATEST, LATEST.codes[kind], full)
+            assert isinstance(found, Subscribe | Fetch)
+            kept = found.parameters
+            assert len(kept.authorization_tokens or kept.range_filters) == count + 1
 
 
 # -- data streams and datagrams --------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from moqt.codec import messages as m
 from moqt.codec.fields import AliasType, Token
-from moqt.codec.params import NO_PARAMETERS, Parameters
+from moqt.codec.params import NO_PARAMETERS, TABLE, Parameters, Place
 from moqt.codec.properties import SetupOptions, TrackProperties
 from moqt.errors import DoneCode, Misuse, RequestCode, SessionCode, StreamCode
 from moqt.model import (
@@ -421,4 +421,31 @@ def test_state_notify_needs_no_answer() -> None:
         largest = Parameters(largest_object=Location(place, 0), forward=False)
         wire.send(request.stream, m.PublishStateNotify(largest))
     assert wire.fault is None
+    assert len(wire.answer(request.stream).messages) == 1
+
+
+#: One value for each parameter that no update of a subscription may carry.
+FOREIGN: dict[str, Any] = {
+    "rendezvous_timeout": 1,
+    "expires": 1,
+    "largest_object": Location(0, 0),
+    "fill_timeout": 1,
+    "group_order": GroupOrder.ASCENDING,
+    "range_filters": (RangeFilter(RangeFilterType.TRACK_PROPERTY, (Span(0, 1),), 0, 2),),
+    "track_namespace_prefix": (b"a",),
+    "include_properties": True,
+}
+
+
+def test_foreign_parameters_are_all_that_the_table_has() -> None:
+    foreign = {row.field for row in TABLE if not row.places & Place.UPDATE_SUBSCRIPTION}
+    assert set(FOREIGN) == foreign
+
+
+@pytest.mark.parametrize("field", FOREIGN)
+def test_what_an_update_of_ours_must_not_carry(field: str) -> None:
+    """Found by fuzzing: the peer would have closed the session."""
+    wire, request, _ = subscribed()
+    with pytest.raises(Misuse):
+        request.update(Parameters(**{field: FOREIGN[field]}))
     assert len(wire.answer(request.stream).messages) == 1
