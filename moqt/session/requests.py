@@ -413,6 +413,10 @@ class IncomingRequest(RequestStream):
             raise SessionFault(
                 SessionCode.TOO_MANY_REQUEST_UPDATES, f"more than {limit} unanswered updates"
             )
+        if self.session.transport.unsent(self.stream) > self.session.config.unread_answers:
+            raise SessionFault(
+                SessionCode.TOO_MANY_REQUEST_UPDATES, "the answers to updates are not taken"
+            )
         refusal = check_parameters(message.parameters, self.session.config)
         if self.state is Request.PENDING:
             self._waiting.append((message, refusal))
