@@ -1,6 +1,7 @@
 """A KV cache between two processes over loopback, in turn with stock aioquic moving the same bytes.
 
     python -m benchmarks.kv_transfer [--rounds 5] [--mib 128] [--json FILE]
+    python -m benchmarks.kv_transfer --cases live,live+uvloop,completed,completed+uvloop
 
 Ours: ``kvcs.Publisher`` and ``kvcs.Consumer``, 32 layers, tracks k and v, objects of 32 KiB, live
 (subscribed first) and completed (FETCH); the SHA-256 of every object is checked. Stock: aioquic's
@@ -235,7 +236,7 @@ def run(case: str, folder: Path, mib: int) -> dict[str, float]:
     client = spawn(
         "--role", "client", "--case", case, "--mib", str(mib), "--folder", str(folder), *where
     )
-    if case == "live":
+    if case.startswith("live"):
         read(client)
     tell(server)
     got = read(client)
@@ -259,7 +260,8 @@ CASES: Final = ("live", "completed", "stock-1200", "stock-16384")
 
 def role(options: argparse.Namespace) -> None:
     """Be one of the processes."""
-    folder, mib, case = options.folder, options.mib, options.case
+    folder, mib = options.folder, options.mib
+    case, _, loop = options.case.partition("+")
     work: Callable[[], Coroutine[Any, Any, None]]
     if case.startswith("stock"):
         size = int(case.split("-")[1])
@@ -271,7 +273,12 @@ def role(options: argparse.Namespace) -> None:
         work = lambda: publisher(folder, mib, case)  # noqa: E731
     else:
         work = lambda: consumer(folder, mib, case, options.port, options.name)  # noqa: E731
-    asyncio.run(work())
+    if loop == "uvloop":
+        import uvloop
+
+        uvloop.run(work())
+    else:
+        asyncio.run(work())
 
 
 def main() -> None:
@@ -309,9 +316,9 @@ def report(found: dict[str, list[dict[str, float]]], options: argparse.Namespace
         for case, rounds in found.items()
     }
     keys = list(next(iter(middle.values())))
-    sys.stdout.write("case".ljust(14) + "".join(key.rjust(20) for key in keys) + "\n")
+    sys.stdout.write("case".ljust(18) + "".join(key.rjust(20) for key in keys) + "\n")
     for case, row in middle.items():
-        sys.stdout.write(case.ljust(14) + "".join(f"{row[key]:20.1f}" for key in keys) + "\n")
+        sys.stdout.write(case.ljust(18) + "".join(f"{row[key]:20.1f}" for key in keys) + "\n")
     for case, row in middle.items():
         for stock in (name for name in middle if name.startswith("stock") and name != case):
             ratio = row["mib_s"] / middle[stock]["mib_s"]

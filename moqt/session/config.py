@@ -41,6 +41,8 @@ class SessionConfig:
     #: Fill streams one subscription may have open or waiting; one more ends it. The peer may keep
     #: them all waiting, by giving no credit for streams.
     max_fills: int = 64
+    #: Octets of our answers on one request stream that the peer does not let us send.
+    unread_answers: int = 64 << 10
     #: A peer that connects and never sends SETUP holds a session no longer than this.
     setup_timeout: float = 10.0
     #: A control message, or the header of a data stream or object, that was begun must be whole by

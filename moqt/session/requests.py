@@ -438,6 +438,10 @@ class IncomingRequest(RequestStream):
     def on_update(self, message: m.RequestUpdate) -> None:
         """Take the id; answer now, or in order after the answer to the request itself."""
         refusal = self._updates.take(message)
+        if self.session.transport.unsent(self.stream) > self.session.config.unread_answers:
+            raise SessionFault(
+                SessionCode.TOO_MANY_REQUEST_UPDATES, "the answers to updates are not taken"
+            )
         if self.state is Request.PENDING:
             self._waiting.append((message, refusal))
         elif self.state is not Request.CLOSED:

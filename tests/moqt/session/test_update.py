@@ -25,7 +25,7 @@ from moqt.publisher import Track
 from moqt.session.config import SessionConfig
 
 from .wire import NAME, Wire, leftovers
-from .worlds import Receiver
+from .worlds import Receiver, World
 
 VIOLATION = SessionCode.PROTOCOL_VIOLATION
 FIN = "fin"
@@ -191,6 +191,24 @@ def test_too_many_unanswered_updates(together: bool) -> None:
         assert wire.fault is None
         wire.send(stream, updates[3])
     assert wire.fault is SessionCode.TOO_MANY_REQUEST_UPDATES
+
+
+@pytest.mark.rule("M287")
+def test_answers_that_are_never_taken_are_bounded() -> None:
+    config = SessionConfig(max_request_updates=0, unread_answers=400)
+    world = World(server_config=config, window=2000)
+    world.catalog.add(Track(NAME))
+    world.run(1)
+    request = world.client.session.subscribe(NAME, NO_PARAMETERS, Receiver())
+    world.run(1)
+    world.pair.stop_reading("to_client")
+    for _ in range(2000):
+        request.update(NO_PARAMETERS)
+        world.run(0.01)
+        if world.server.ended is not None:
+            break
+    assert world.server.ended is not None
+    assert world.server.ended[0] == SessionCode.TOO_MANY_REQUEST_UPDATES
 
 
 @pytest.mark.rule("M287")
