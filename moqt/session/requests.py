@@ -13,6 +13,8 @@ from moqt.errors import (
     RequestFailed,
     RequestRefused,
     SessionClosed,
+    SessionCode,
+    SessionFault,
     StreamCode,
 )
 from moqt.session.checks import check_goaway, check_own_goaway, check_own_redirect, check_redirect
@@ -237,11 +239,11 @@ class RequestStream:
                 f"{type(message).__name__} on this request stream in state {self.state.name}"
             )
         if self._questions and isinstance(message, ANSWERS):
-            self.heard()
+            self._heard()
         self.state, method = step
         getattr(self, method)(message)
 
-    def heard(self) -> None:
+    def _heard(self) -> None:
         """The oldest question is answered."""
         self.session.own_tokens.answered(self._questions.pop(0))
 
@@ -311,9 +313,9 @@ class OutgoingRequest(RequestStream):
             delay = self.session.config.stop_grace
             self._grace = self.session.call_later(delay, lambda: self.peer_aborted(code))
 
-    def heard(self) -> None:
+    def _heard(self) -> None:
         """The first answer ends the waiting for it."""
-        super().heard()
+        super()._heard()
         if self._overdue is not None:
             self._overdue.cancel()
             self._overdue = None

@@ -306,15 +306,15 @@ MUTATIONS = (
     ),
     Mutation(
         "M018",
-        SESSION + "intake.py",
+        SESSION + "checks.py",
         'RequestCode.DOES_NOT_EXIST, "nothing is published',
         'RequestCode.NOT_SUPPORTED, "nothing is published',
     ),
     Mutation(
         "M017",
         SESSION + "checks.py",
-        "if namespace and namespace[0] in RESERVED_FIELDS:",
-        "if namespace == RESERVED_FIELDS:",
+        "if namespace and namespace[0] in RESERVED_FIELDS:\n        raise",
+        "if namespace == RESERVED_FIELDS:\n        raise",
     ),
     Mutation(
         "M059", SESSION + "checks.py", "if filters.spans > limit:", "if filters.spans > limit + 1:"
@@ -346,14 +346,14 @@ MUTATIONS = (
     Mutation(
         "M027",
         SESSION + "subgroups.py",
-        "passes = subscription.forward and head.location",
-        "passes = head.location",
+        "passes = subscription.forward and start",
+        "passes = start",
     ),
     Mutation(
         "M055",
         SESSION + "subgroups.py",
-        "head.location in subscription.within\n",
-        "head.location is not None\n",
+        "(end is None or place <= end)\n",
+        "place is not None\n",
     ),
     Mutation("M008", SESSION + "subgroups.py", "head.first_object and not self._late,", "False,"),
     Mutation(

@@ -37,7 +37,7 @@ def test_events(cache: Path, scope_key: Path, listening: tuple[object, ...]) -> 
     assert opened["publication"].startswith(f"moqt://127.0.0.1:{listening_on['port']}/#kvcs:")
     PublicationName.from_fragment(opened["publication"].partition("#")[2])
     assert (opened["layers"], opened["blocks"], opened["block_tokens"]) == (4, 3, 8)
-    assert events[-1]["linger"] == 0
+    assert events[-2]["linger"] == 0
     times = [event["at"] for event in events if event["event"] == "published"]
     assert times == sorted(times)
 
@@ -57,7 +57,8 @@ def test_for_people(cache: Path, scope_key: Path, listening: tuple[object, ...])
 def test_who_lingers_says_so(cache: Path, scope_key: Path, listening: tuple[object, ...]) -> None:
     words = ("--scope-key", scope_key, "--block-tokens", 8, *listening, "--linger", "0.01")
     assert "; serving for 0.01 s; Ctrl-C ends\n" in call(cache, *words).stdout
-    assert json.loads(call(cache, *words, "--json").stdout.splitlines()[-1])["linger"] == 0.01
+    events = [json.loads(line) for line in call(cache, *words, "--json").stdout.splitlines()]
+    assert [event["linger"] for event in events if event["event"] == "finished"] == [0.01]
 
 
 def test_a_uri_that_can_be_dialled(
