@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    from moqt.codec.fields import Token
     from moqt.codec.messages import RequestOk
     from moqt.codec.properties import SetupOptions
     from moqt.counters import Counters
@@ -162,6 +163,13 @@ class Connection:
     def when_closed(self, callback: Callable[[], None]) -> None:
         """Call back once the session has ended."""
         self.sink.end.add_done_callback(lambda _: callback())
+
+    def token(self, value: bytes, type: int = 0) -> Token:
+        """An authorization token in the shortest form that may go out now (draft-22 §8.9).
+
+        Registered with its first request, by value until that is answered, by its alias after.
+        """
+        return self._session.own_tokens.best(value, type)
 
     def when_goaway(self, callback: Callable[[str, int], None]) -> None:
         """Call back when the peer says GOAWAY for the session: URI, and ms or 0."""

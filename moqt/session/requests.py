@@ -156,11 +156,11 @@ class RequestStream:
             self.session.transport.write(self.stream, octets)
             self.session.counters.sent.message(message)
             if asks:
-                self.asked(message)
+                self._note_question(message)
         if fin:
             self.finish()
 
-    def asked(self, message: Message) -> None:
+    def _note_question(self, message: Message) -> None:
         """A message of ours is out that the peer must answer."""
         tokens = tokens_of(message)
         self._questions.append(tokens)
@@ -237,11 +237,11 @@ class RequestStream:
                 f"{type(message).__name__} on this request stream in state {self.state.name}"
             )
         if self._questions and isinstance(message, ANSWERS):
-            self.heard()
+            self._heard()
         self.state, method = step
         getattr(self, method)(message)
 
-    def heard(self) -> None:
+    def _heard(self) -> None:
         """The oldest question is answered."""
         self.session.own_tokens.answered(self._questions.pop(0))
 
@@ -290,7 +290,7 @@ class OutgoingRequest(RequestStream):
         session.adopt(self.stream, self)
         session.transport.write(self.stream, octets)
         session.counters.sent.message(message)
-        self.asked(message)
+        self._note_question(message)
 
     def data(self, view: BytesLike, fin: bool) -> None:
         """Octets of the peer's direction; an answer that overtook SETUP is held."""
@@ -311,9 +311,9 @@ class OutgoingRequest(RequestStream):
             delay = self.session.config.stop_grace
             self._grace = self.session.call_later(delay, lambda: self.peer_aborted(code))
 
-    def heard(self) -> None:
+    def _heard(self) -> None:
         """The first answer ends the waiting for it."""
-        super().heard()
+        super()._heard()
         if self._overdue is not None:
             self._overdue.cancel()
             self._overdue = None
