@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    from moqt.codec.fields import Token
     from moqt.codec.messages import RequestOk
     from moqt.codec.properties import SetupOptions
     from moqt.counters import Counters
@@ -97,6 +98,10 @@ class Door:
             self.end.set_result(SessionClosed(code, reason))
             self._session.transport_closed(self._time(), code, reason)
 
+    def abandon(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
+        """Close at once, whatever is still queued."""
+        self._session.close(code, reason)
+
     def _arm(self) -> None:
         """The earliest deadline has changed."""
         due = self._session.next_deadline()
@@ -165,6 +170,13 @@ class Connection:
         """Call back once the session has ended."""
         self.sink.end.add_done_callback(lambda _: callback())
 
+    def token(self, value: bytes, type: int = 0) -> Token:
+        """An authorization token in the shortest form that may go out now (draft-22 §8.9).
+
+        Registered with its first request, by value until that is answered, by its alias after.
+        """
+        return self._session.own_tokens.best(value, type)
+
     def when_goaway(self, callback: Callable[[str, int], None]) -> None:
         """Call back when the peer says GOAWAY for the session: URI, and ms or 0."""
         self._session.on_goaway = callback
@@ -202,10 +214,6 @@ class Connection:
                 await self.wait_closed()
         except TimeoutError:
             self.sink.closed(code, reason, False)
-
-    def abandon(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
-        """Close at once, whatever is still queued."""
-        self._session.close(code, reason)
 
     async def __aenter__(self) -> Self:
         return self

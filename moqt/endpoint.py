@@ -68,7 +68,7 @@ async def connect(
     try:
         await connection.ready()
     except BaseException:  # cancelled, too: nobody else knows of it
-        connection.abandon()
+        connection.sink.abandon()
         raise
     return connection
 

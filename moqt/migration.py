@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.endpoint import connect, unserved
-from moqt.errors import DoneCode, MoqtError, RequestFailed, SessionCode
+from moqt.errors import MoqtError, SessionCode
 from moqt.model import Location, LocationFilter, LocationFilterType
+from moqt.seam import Leg
 from transport.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from moqt.driver import Connection, HandlerFactory
-    from moqt.model import FullTrackName, Gap, ObjectHead, ObjectSink, SubgroupHead, TrackNamespace
+    from moqt.model import FullTrackName, ObjectHead, TrackNamespace
+    from moqt.seam import Seam
     from moqt.session.config import SessionConfig
     from moqt.session.namespaces import OutgoingPublishNamespace
     from moqt.session.ports import TrackInfo, TrackReceiver
-    from transport.api import BytesLike
     from transport.config import ClientTls, QuicOptions
 
     #: Opens a session where a GOAWAY points; "" is where the present one is.
@@ -46,7 +47,7 @@ class Roamer:
     def __init__(self, connection: Connection, dial: Dial) -> None:
         self.connection = connection
         self._dial = dial
-        self._kept: set[_Subscription | _Announcement] = set()
+        self._kept: set[RoamingSubscription | RoamingAnnouncement] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         #: Told why a move did not succeed; what was to move stays where it is.
         self.on_stuck: Callable[[Exception], None] | None = None
@@ -57,18 +58,18 @@ class Roamer:
         name: FullTrackName,
         receiver: TrackReceiver,
         parameters: Parameters = NO_PARAMETERS,
-    ) -> _Subscription:
+    ) -> RoamingSubscription:
         """SUBSCRIBE, here and wherever the session goes; ``cancel`` ends it."""
-        return _Subscription(self, name, receiver, parameters)
+        return RoamingSubscription(self, name, receiver, parameters)
 
     def publish_namespace(
         self,
         namespace: TrackNamespace,
         answer: Callable[[MoqtError | None], None],
         parameters: Parameters = NO_PARAMETERS,
-    ) -> _Announcement:
+    ) -> RoamingAnnouncement:
         """PUBLISH_NAMESPACE, here and wherever the session goes; ``cancel`` withdraws it."""
-        return _Announcement(self, namespace, answer, parameters)
+        return RoamingAnnouncement(self, namespace, answer, parameters)
 
     async def close(self) -> None:
         """End the present session; moves under way are given up."""
@@ -79,15 +80,15 @@ class Roamer:
 
     # -- for what it carries ---------------------------------------------------------------------
 
-    def keep(self, what: _Subscription | _Announcement) -> None:
+    def keep(self, what: RoamingSubscription | RoamingAnnouncement) -> None:
         """It follows from now on."""
         self._kept.add(what)
 
-    def drop(self, what: _Subscription | _Announcement) -> None:
+    def drop(self, what: RoamingSubscription | RoamingAnnouncement) -> None:
         """It is over."""
         self._kept.discard(what)
 
-    def move_one(self, what: _Subscription, uri: str) -> None:
+    def move_one(self, what: RoamingSubscription, uri: str) -> None:
         """GOAWAY on one request stream: that request alone moves, for "" within its session."""
         self._begin(self._move_one(what, uri))
 
@@ -119,13 +120,13 @@ class Roamer:
         if not any(kept.stays_on(old) for kept in self._kept):
             await old.close(SessionCode.NO_ERROR, "moved")
 
-    async def _move_one(self, what: _Subscription, uri: str) -> None:
+    async def _move_one(self, what: RoamingSubscription, uri: str) -> None:
         new = self.connection if not uri else await self._reach(uri)
         if new is not None:
             await what.move(new)
 
 
-class _Announcement:
+class RoamingAnnouncement:
     """One namespace of ours on the present session."""
 
     def __init__(
@@ -173,7 +174,7 @@ class _Announcement:
             self._request, self._connection = request, new
 
 
-class _Subscription:
+class RoamingSubscription:
     """One track, over one session and then another; calls ``receiver`` as one session would."""
 
     def __init__(
@@ -183,7 +184,7 @@ class _Subscription:
         receiver: TrackReceiver,
         parameters: Parameters,
     ) -> None:
-        self._roamer = roamer
+        self.roamer = roamer
         self.name = name
         self.receiver = receiver
         self._parameters = parameters
@@ -192,10 +193,10 @@ class _Subscription:
         #: The first Location that is ours to have, once known.
         self._first: Location | None = None
         self.seen: dict[Location, None] = {}
-        self.running: dict[Location, _Seam] = {}
+        self.running: dict[Location, Seam] = {}
         self.wanted: set[Location] = set()
         roamer.keep(self)
-        self._leg = _Leg(self, roamer.connection, parameters)
+        self._leg = Leg(self, roamer.connection, parameters)
 
     def cancel(self) -> None:
         """End it; nothing is reported after this."""
@@ -213,7 +214,7 @@ class _Subscription:
         if self._over:
             return
         try:
-            leg = _Leg(self, new, self._continued(old))
+            leg = Leg(self, new, self._continued(old))
         except MoqtError:
             return
         self._leg = leg
@@ -245,19 +246,19 @@ class _Subscription:
             self._accepted = True
             self.receiver.accepted(info)
 
-    def done(self, leg: _Leg, code: int, reason: str, complete: bool) -> None:
+    def done(self, leg: Leg, code: int, reason: str, complete: bool) -> None:
         """The leg that counts says the end; GOING_AWAY of one that is being left is none."""
         if leg is self._leg and not self._over:
             self._end()
             self.receiver.done(code, reason, complete)
 
-    def failed(self, leg: _Leg, error: MoqtError) -> None:
+    def failed(self, leg: Leg, error: MoqtError) -> None:
         """The leg that counts has failed."""
         if not self._over and leg is self._leg:
             self._end()
             self.receiver.failed(error)
 
-    def begins(self, head: ObjectHead, seam: _Seam) -> bool:
+    def begins(self, head: ObjectHead, seam: Seam) -> bool:
         """True when the object is not here yet and nobody else brings it."""
         place = head.location
         if self._over or place in self.seen:
@@ -287,9 +288,9 @@ class _Subscription:
 
     def _end(self) -> None:
         self._over = True
-        self._roamer.drop(self)
+        self.roamer.drop(self)
 
-    def _continued(self, old: _Leg) -> Parameters:
+    def _continued(self, old: Leg) -> Parameters:
         """The same subscription, with a fill from the first group that may lack something."""
         first = self._first
         if first is None:
@@ -307,185 +308,6 @@ class _Subscription:
         fill = self._parameters.fill or NO_PARAMETERS
         wanted = replace(fill, location_filter=LocationFilter.since(*start))
         return replace(self._parameters, location_filter=place, fill=wanted)
-
-
-class _Leg:
-    """The subscription on one session: a TrackReceiver of that session."""
-
-    def __init__(
-        self, owner: _Subscription, connection: Connection, parameters: Parameters
-    ) -> None:
-        self._owner = owner
-        self.connection = connection
-        self.moving = False  # it is being left
-        self.awaited = False  # it is being moved to
-        self.error: MoqtError | None = None
-        self.filling = parameters.fill is not None
-        self._seams: set[_Seam] = set()
-        self.caught_up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.request = connection.subscribe(owner.name, self, parameters)
-        self.request.on_move = lambda uri, _: owner._roamer.move_one(owner, uri)
-
-    def cancel(self) -> None:
-        """Leave this session; what it has begun and not ended breaks."""
-        self._settle(succeeded=False)
-        self.request.cancel()
-
-    def open_groups(self) -> list[int]:
-        """Groups of streams that have not ended."""
-        return [seam.group for seam in self._seams if seam.group is not None]
-
-    def fetch(self, place: Location) -> None:
-        """One object that both legs have left out."""
-        only = LocationFilter(LocationFilterType.ABSOLUTE_RANGE, place, 0, place.object)
-        parameters = Parameters(location_filter=only)
-        try:
-            self.connection.fetch(self._owner.name, _Repair(self), parameters)
-        except MoqtError:
-            return  # the session is ending, and what it owes is lost with it
-
-    # -- TrackReceiver ---------------------------------------------------------------------------
-
-    def accepted(self, info: TrackInfo) -> None:
-        """SUBSCRIBE_OK: with nothing to fill it has caught up."""
-        self._owner.accepted(info)
-        if not info.fill:
-            self.filling = False
-            self._settle(succeeded=True)
-
-    def open_subgroup(self, head: SubgroupHead) -> ObjectSink:
-        """A stream; the application hears of it with its first object that is new."""
-        return self._seam(lambda: self._owner.receiver.open_subgroup(head), head.group)
-
-    def open_fetch(self, request_id: int) -> ObjectSink:
-        """A fill; the same."""
-        return self._seam(lambda: self._owner.receiver.open_fetch(request_id), None)
-
-    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
-        """A datagram object, if it is new."""
-        owner = self._owner
-        if head.location not in owner.seen and head.location not in owner.running:
-            owner.ends(head.location)
-            owner.receiver.datagram(head, payload)
-
-    def done(self, code: int, reason: str, complete: bool) -> None:
-        """PUBLISH_DONE."""
-        self._settle(succeeded=False)
-        if code == DoneCode.GOING_AWAY and self.moving:
-            self.error = RequestFailed(code, reason)
-        else:
-            self._owner.done(self, code, reason, complete)
-
-    def failed(self, error: MoqtError) -> None:
-        """It is over on this session."""
-        self.error = error
-        self._settle(succeeded=False)
-        if not self.awaited and not self.moving:
-            self._owner.failed(self, error)
-
-    # -- from its streams ------------------------------------------------------------------------
-
-    def stream_over(self, seam: _Seam) -> None:
-        """One has ended; after the last fill it has caught up."""
-        self._seams.discard(seam)
-        if seam.group is None:
-            self.filling = False
-            self._settle(succeeded=True)
-
-    def _seam(self, opener: Callable[[], ObjectSink], group: int | None) -> ObjectSink:
-        seam = _Seam(self._owner, self, opener, group)
-        self._seams.add(seam)
-        return seam
-
-    def _settle(self, *, succeeded: bool) -> None:
-        if not self.caught_up.done():
-            self.caught_up.set_result(succeeded)
-
-
-class _Seam:
-    """An ObjectSink that lets through what is new."""
-
-    def __init__(
-        self,
-        owner: _Subscription,
-        leg: _Leg,
-        opener: Callable[[], ObjectSink],
-        group: int | None,
-    ) -> None:
-        self._owner = owner
-        self._leg = leg
-        self._opener = opener
-        self._sink: ObjectSink | None = None
-        self._place: Location | None = None
-        self.group = group
-
-    def begin(self, head: ObjectHead) -> None:
-        """An object; it passes when it is new."""
-        if not self._owner.begins(head, self):
-            return
-        if self._sink is None:
-            self._sink = self._opener()
-        self._place = head.location
-        self._sink.begin(head)
-
-    def write(self, view: BytesLike) -> None:
-        """Its payload."""
-        if self._place is not None and self._sink is not None:
-            self._sink.write(view)
-
-    def end(self) -> None:
-        """It is whole."""
-        place, self._place = self._place, None
-        if place is not None and self._sink is not None:
-            self._owner.ends(place)
-            self._sink.end()
-
-    def gap(self, gap: Gap) -> None:
-        """A range of a fill will not come."""
-        if self._sink is not None:
-            self._sink.gap(gap)
-
-    def finish(self) -> None:
-        """FIN."""
-        self._leg.stream_over(self)
-        if self._sink is not None:
-            self._sink.finish()
-
-    def abort(self, code: int) -> None:
-        """Reset, or left behind."""
-        self._leg.stream_over(self)
-        place, self._place = self._place, None
-        if self._sink is not None:
-            self._sink.abort(code)
-        if place is not None:
-            self._owner.breaks(place)
-
-
-class _Repair:
-    """The receiver of one object that was left out at the seam."""
-
-    def __init__(self, leg: _Leg) -> None:
-        self._leg = leg
-
-    def accepted(self, info: TrackInfo) -> None:
-        """It will come."""
-
-    def open_subgroup(self, head: SubgroupHead) -> ObjectSink:
-        """A fetch has none."""
-        return self._leg.open_subgroup(head)
-
-    def open_fetch(self, request_id: int) -> ObjectSink:
-        """Its stream."""
-        return self._leg.open_fetch(request_id)
-
-    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
-        """A fetch has none."""
-
-    def done(self, code: int, reason: str, complete: bool) -> None:
-        """It is in."""
-
-    def failed(self, error: MoqtError) -> None:
-        """It is not to be had any more."""
 
 
 async def roam(

@@ -158,11 +158,11 @@ class RequestStream:
             self.session.transport.write(self.stream, octets)
             self.session.counters.sent.message(message)
             if asks:
-                self.asked(message)
+                self._note_question(message)
         if fin:
             self.finish()
 
-    def asked(self, message: Message) -> None:
+    def _note_question(self, message: Message) -> None:
         """A message of ours is out that the peer must answer."""
         tokens = tokens_of(message)
         self._questions.append(tokens)
@@ -292,7 +292,7 @@ class OutgoingRequest(RequestStream):
         session.adopt(self.stream, self)
         session.transport.write(self.stream, octets)
         session.counters.sent.message(message)
-        self.asked(message)
+        self._note_question(message)
 
     def data(self, view: BytesLike, fin: bool) -> None:
         """Octets of the peer's direction; an answer that overtook SETUP is held."""

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from moqt.codec import messages as m
+from moqt.codec.fields import AliasType
 from moqt.codec.params import Parameters
+from moqt.codec.properties import SetupOptions
 from moqt.driver import CLOSE_TIMEOUT, Connection
 from moqt.errors import RequestCode, RequestFailed, SessionClosed, SessionCode
 from moqt.model import Location
@@ -123,6 +125,18 @@ async def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> 
     await made.close(SessionCode.NO_ERROR, "bye")
     assert not made.is_open
     assert (await made.wait_closed()).reason == "bye"
+
+
+async def test_a_token_is_registered_once() -> None:
+    made, transport = connection()
+    arrive(transport, m.Setup(SetupOptions(max_auth_token_cache_size=100)))
+    for kind in (AliasType.REGISTER, AliasType.USE_VALUE):
+        token = made.token(b"secret", 5)
+        assert token.alias_type is kind
+        made.publish_namespace((b"a",), lambda _: None, Parameters(authorization_tokens=(token,)))
+    (first, *_) = [call[1] for call in transport.take() if call[0] == "open" and not call[3]]
+    transport.sink.stream_data(first, m.encode_message(m.RequestOk()), False)
+    assert made.token(b"secret", 5).alias_type is AliasType.USE_ALIAS
 
 
 async def test_track_status_is_awaited() -> None:

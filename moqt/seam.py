@@ -1,0 +1,198 @@
+"""The seam between two sessions that serve one subscription: each object passes once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from moqt.codec.params import Parameters
+from moqt.errors import DoneCode, MoqtError, RequestFailed
+from moqt.model import LocationFilter, LocationFilterType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.driver import Connection
+    from moqt.migration import RoamingSubscription
+    from moqt.model import Gap, Location, ObjectHead, ObjectSink, SubgroupHead
+    from moqt.session.ports import TrackInfo
+    from transport.api import BytesLike
+
+
+class Leg:
+    """The subscription on one session: a TrackReceiver of that session."""
+
+    def __init__(
+        self, owner: RoamingSubscription, connection: Connection, parameters: Parameters
+    ) -> None:
+        self._owner = owner
+        self.connection = connection
+        self.moving = False  # it is being left
+        self.awaited = False  # it is being moved to
+        self.error: MoqtError | None = None
+        self.filling = parameters.fill is not None
+        self._seams: set[Seam] = set()
+        self.caught_up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.request = connection.subscribe(owner.name, self, parameters)
+        self.request.on_move = lambda uri, _: owner.roamer.move_one(owner, uri)
+
+    def cancel(self) -> None:
+        """Leave this session; what it has begun and not ended breaks."""
+        self._settle(succeeded=False)
+        self.request.cancel()
+
+    def open_groups(self) -> list[int]:
+        """Groups of streams that have not ended."""
+        return [seam.group for seam in self._seams if seam.group is not None]
+
+    def fetch(self, place: Location) -> None:
+        """One object that both legs have left out."""
+        only = LocationFilter(LocationFilterType.ABSOLUTE_RANGE, place, 0, place.object)
+        parameters = Parameters(location_filter=only)
+        try:
+            self.connection.fetch(self._owner.name, Repair(self), parameters)
+        except MoqtError:
+            return  # the session is ending, and what it owes is lost with it
+
+    # -- TrackReceiver ---------------------------------------------------------------------------
+
+    def accepted(self, info: TrackInfo) -> None:
+        """SUBSCRIBE_OK: with nothing to fill it has caught up."""
+        self._owner.accepted(info)
+        if not info.fill:
+            self.filling = False
+            self._settle(succeeded=True)
+
+    def open_subgroup(self, head: SubgroupHead) -> ObjectSink:
+        """A stream; the application hears of it with its first object that is new."""
+        return self._seam(lambda: self._owner.receiver.open_subgroup(head), head.group)
+
+    def open_fetch(self, request_id: int) -> ObjectSink:
+        """A fill; the same."""
+        return self._seam(lambda: self._owner.receiver.open_fetch(request_id), None)
+
+    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
+        """A datagram object, if it is new."""
+        owner = self._owner
+        if head.location not in owner.seen and head.location not in owner.running:
+            owner.ends(head.location)
+            owner.receiver.datagram(head, payload)
+
+    def done(self, code: int, reason: str, complete: bool) -> None:
+        """PUBLISH_DONE."""
+        self._settle(succeeded=False)
+        if code == DoneCode.GOING_AWAY and self.moving:
+            self.error = RequestFailed(code, reason)
+        else:
+            self._owner.done(self, code, reason, complete)
+
+    def failed(self, error: MoqtError) -> None:
+        """It is over on this session."""
+        self.error = error
+        self._settle(succeeded=False)
+        if not self.awaited and not self.moving:
+            self._owner.failed(self, error)
+
+    # -- from its streams ------------------------------------------------------------------------
+
+    def stream_over(self, seam: Seam) -> None:
+        """One has ended; after the last fill it has caught up."""
+        self._seams.discard(seam)
+        if seam.group is None:
+            self.filling = False
+            self._settle(succeeded=True)
+
+    def _seam(self, opener: Callable[[], ObjectSink], group: int | None) -> ObjectSink:
+        seam = Seam(self._owner, self, opener, group)
+        self._seams.add(seam)
+        return seam
+
+    def _settle(self, *, succeeded: bool) -> None:
+        if not self.caught_up.done():
+            self.caught_up.set_result(succeeded)
+
+
+class Seam:
+    """An ObjectSink that lets through what is new."""
+
+    def __init__(
+        self,
+        owner: RoamingSubscription,
+        leg: Leg,
+        opener: Callable[[], ObjectSink],
+        group: int | None,
+    ) -> None:
+        self._owner = owner
+        self._leg = leg
+        self._opener = opener
+        self._sink: ObjectSink | None = None
+        self._place: Location | None = None
+        self.group = group
+
+    def begin(self, head: ObjectHead) -> None:
+        """An object; it passes when it is new."""
+        if not self._owner.begins(head, self):
+            return
+        if self._sink is None:
+            self._sink = self._opener()
+        self._place = head.location
+        self._sink.begin(head)
+
+    def write(self, view: BytesLike) -> None:
+        """Its payload."""
+        if self._place is not None and self._sink is not None:
+            self._sink.write(view)
+
+    def end(self) -> None:
+        """It is whole."""
+        place, self._place = self._place, None
+        if place is not None and self._sink is not None:
+            self._owner.ends(place)
+            self._sink.end()
+
+    def gap(self, gap: Gap) -> None:
+        """A range of a fill will not come."""
+        if self._sink is not None:
+            self._sink.gap(gap)
+
+    def finish(self) -> None:
+        """FIN."""
+        self._leg.stream_over(self)
+        if self._sink is not None:
+            self._sink.finish()
+
+    def abort(self, code: int) -> None:
+        """Reset, or left behind."""
+        self._leg.stream_over(self)
+        place, self._place = self._place, None
+        if self._sink is not None:
+            self._sink.abort(code)
+        if place is not None:
+            self._owner.breaks(place)
+
+
+class Repair:
+    """The receiver of one object that was left out at the seam."""
+
+    def __init__(self, leg: Leg) -> None:
+        self._leg = leg
+
+    def accepted(self, info: TrackInfo) -> None:
+        """It will come."""
+
+    def open_subgroup(self, head: SubgroupHead) -> ObjectSink:
+        """A fetch has none."""
+        return self._leg.open_subgroup(head)
+
+    def open_fetch(self, request_id: int) -> ObjectSink:
+        """Its stream."""
+        return self._leg.open_fetch(request_id)
+
+    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
+        """A fetch has none."""
+
+    def done(self, code: int, reason: str, complete: bool) -> None:
+        """It is in."""
+
+    def failed(self, error: MoqtError) -> None:
+        """It is not to be had any more."""
