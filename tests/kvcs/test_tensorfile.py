@@ -350,10 +350,8 @@ def test_a_disk_that_fills_while_writing(path: Path) -> None:
 
 
 def test_a_target_that_is_a_directory(path: Path) -> None:
-    with (
-        TensorFileWriter(path, {}) as writer,
-        pytest.raises(OutputFailed, match="cannot be written"),
-    ):
+    with TensorFileWriter(path, {}) as writer:
         path.mkdir()
-        writer.commit()
+        with pytest.raises(OutputFailed, match="cannot be written"):
+            writer.commit()
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
