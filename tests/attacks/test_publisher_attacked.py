@@ -111,7 +111,7 @@ async def test_everything_subscribed_and_nothing_read(world) -> None:
     await cache.put(publication)
     await publication.finish()
     await check(honest, cache)
-    attacker.abandon()
+    attacker.sink.abandon()
     await world.until(lambda: publisher.consumers == 1)
     assert all(not track._subscriptions for track in publication._tracks if track.ended)
 
@@ -156,7 +156,7 @@ async def test_closing_does_not_wait_for_who_takes_nothing(world, monkeypatch) -
     deaf = True
     await served.close(limit=0.05)
     assert not served.is_open
-    attacker.abandon()
+    attacker.sink.abandon()
     relay.transport.close()
 
 

@@ -300,7 +300,7 @@ async def test_a_dead_publisher_costs_one_timeout(world, monkeypatch, determinis
     await consumer.close()
     relay.transport.close()
     (connection,) = (one for server in publisher._servers for one in server.connections)
-    connection.abandon()
+    connection.sink.abandon()
 
 
 async def test_the_timeout_counts_from_what_came_last(world, monkeypatch) -> None:
