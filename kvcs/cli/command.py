@@ -171,8 +171,14 @@ def run(work: Callable[[], Coroutine[Any, Any, None]], loop: str) -> None:
 
     Raises what ``Command`` ends with after a signal, UsageError without uvloop.
     """
-    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-        caught = runner.run(_until_signal(work))
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
+            caught = runner.run(_until_signal(work))
+    finally:
+        # A loop gives back the default, not what was there: ignored, under nohup and in a script.
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if caught is not None:
         raise _Signalled(caught)
 
