@@ -174,7 +174,6 @@ def test_an_update_changes_the_time_of_what_follows() -> None:
     assert [served.end(stream) for stream in served.streams] == [LATE, LATE]
 
 
-@pytest.mark.rule("M135")
 def test_a_fetch_knows_no_timeout() -> None:
     wire = Wire()
     track = Track(NAME, TrackProperties(object_delivery_timeout=1, subgroup_delivery_timeout=1))
