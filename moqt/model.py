@@ -270,6 +270,10 @@ class RangeFilter:
         )
 
 
+#: What a TrackSource hands out.
+Piece: TypeAlias = "StoredObject | Gap | BytesLike | None"
+
+
 class TrackSource(Protocol):
     """A track that can be served: a publisher's own, or a relay's cached one."""
 
@@ -298,11 +302,17 @@ class TrackSource(Protocol):
         ...
 
     def objects(
-        self, within: LocationRange, order: GroupOrder, wake: Callable[[], None]
-    ) -> Iterator[StoredObject | Gap | None]:
+        self,
+        within: LocationRange,
+        order: GroupOrder,
+        wake: Callable[[], None],
+        fill_timeout: int | None = None,
+    ) -> Iterator[Piece]:
         """Objects of the range in delivery order, status objects left out.
 
-        None means "not yet": ``wake`` is called when there may be more. ``StreamAbort`` raised
-        inside ends the stream with that code.
+        The payload of an object may be shorter than its length: views of the rest follow. None
+        means "not yet": ``wake`` is called when there may be more. ``fill_timeout``: ms to spend on
+        what is not here (draft-22 §9.20.5). ``StreamAbort`` raised inside ends the stream with that
+        code.
         """
         ...

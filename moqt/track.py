@@ -31,7 +31,7 @@ from transport.errors import StreamAbort
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from moqt.model import Gap, ObjectSink
+    from moqt.model import ObjectSink
     from moqt.session.publications import IncomingSubscribe, PublisherHalf
     from moqt.session.publishing import OutgoingPublish
     from transport.api import BytesLike
@@ -99,8 +99,12 @@ class Track:
         return None
 
     def objects(
-        self, within: LocationRange, order: GroupOrder, wake: Callable[[], None]
-    ) -> Iterator[StoredObject | Gap | None]:
+        self,
+        within: LocationRange,
+        order: GroupOrder,
+        wake: Callable[[], None],
+        fill_timeout: int | None = None,
+    ) -> Iterator[StoredObject]:
         """Objects of the range, one by one; never "not yet", since all of it is here."""
         self._still_kept()
         start, end = within.start, within.end or _LAST

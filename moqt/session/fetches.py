@@ -148,6 +148,7 @@ class IncomingFetch(IncomingRequest):
                 within,
                 asked.group_order or GroupOrder.ASCENDING,
                 RangeFilters(asked.range_filters),
+                asked.fill_timeout,
             ),
             priority,
             self._served,

@@ -65,6 +65,10 @@ class PublisherHalf(RequestStream):
         self._fills: dict[RangeStream, bool] = {}
         self._stream_count = 0
         self._done: tuple[DoneCode, str] | None = None
+        #: Octets of subgroups that wait here for their turn; its fills wait at their source.
+        self.backlog = 0
+        #: Called when the subscriber has paused or resumed it.
+        self.on_forward: Callable[[], None] | None = None
         #: Called with NEW_GROUP_REQUEST: 0, or the largest known group plus one (§9.20.19).
         self.on_new_group: Callable[[int], None] | None = None
 
@@ -142,6 +146,8 @@ class PublisherHalf(RequestStream):
         self.send(m.RequestOk(granted))
         self._fill(message.request_id, wanted, source, largest)
         self._ask_group(wanted)
+        if wanted.forward is not None and self.on_forward is not None:
+            self.on_forward()
 
     def _apply(self, wanted: Parameters, largest: Location | None) -> None:
         self.timeouts = self.timeouts.updated(wanted)
@@ -173,7 +179,13 @@ class PublisherHalf(RequestStream):
         fill = RangeStream(
             self.session,
             request_id,
-            Delivery(source, within, order, self.filters.updated(asked.range_filters)),
+            Delivery(
+                source,
+                within,
+                order,
+                self.filters.updated(asked.range_filters),
+                asked.fill_timeout,
+            ),
             self.priority if asked.subscriber_priority is None else asked.subscriber_priority,
             self._fill_over,
             Place(self.request_id, against=order is not self.group_order),

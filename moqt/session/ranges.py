@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moqt.codec.data import FetchEncoder, FetchHeader, encode_fetch_header
 from moqt.counters import code_name
-from moqt.model import Gap, GroupOrder, LocationRange, TrackSource
+from moqt.model import Gap, GroupOrder, LocationRange, StoredObject, TrackSource
 from moqt.session.order import FILL, rank
 from transport.api import Chunk, SendOrder, Tier
 from transport.errors import StreamAbort
@@ -25,6 +25,8 @@ class Delivery(NamedTuple):
     within: LocationRange
     order: GroupOrder
     filters: RangeFilters
+    #: Milliseconds a relay may spend on what it does not have; None is its own limit.
+    fill_timeout: int | None = None
 
 
 class Place(NamedTuple):
@@ -103,18 +105,22 @@ class RangeStream:
         self._session.transport.wake(self.stream)
 
     def _chunks(self, delivery: Delivery) -> ChunkSource:
-        source, within, order, filters = delivery
+        source, within, order, filters, fill_timeout = delivery
         encoder = FetchEncoder(order)
         sent = self._session.counters.sent
         header = encode_fetch_header(FetchHeader(self._request_id), self._session.profile)
+        passing = False
         try:
-            for item in source.objects(within, order, self._wake):
+            for item in source.objects(within, order, self._wake, fill_timeout):
                 if item is None:
                     yield None
                 elif isinstance(item, Gap):
                     yield Chunk((header + encoder.gap(item),))
                     header = b""
-                elif filters.admit(item.head):
+                elif not isinstance(item, StoredObject):
+                    if passing:
+                        yield Chunk((item,))
+                elif passing := filters.admit(item.head):
                     head = item.head
                     views = (header + encoder.head(head), *item.payload)
                     sent.carried(1, head.length)

@@ -46,6 +46,7 @@ class SubgroupStream:
         "_limits",
         "_over",
         "_parked",
+        "_queued",
         "_subscription",
         "_transport",
         "stream",
@@ -60,6 +61,7 @@ class SubgroupStream:
         self._items: deque[ObjectHead | BytesLike] = deque()
         self._limits: Timeouts | None = None  # the publisher's, known with the first object
         self._clocks: dict[int, Timer] = {}  # of objects that wait, and of the subgroup
+        self._queued = 0  # octets of payload in _items
         self._parked = False
         self._finished = False
         self._over = False
@@ -94,6 +96,7 @@ class SubgroupStream:
         """Payload of the object begun last."""
         if self.stream is not None and not self._over:
             self._items.append(view)
+            self._count(len(view))
             self._wake()
 
     def end(self) -> None:
@@ -114,7 +117,7 @@ class SubgroupStream:
         if self._over:
             return
         self._over = True
-        self._items.clear()
+        self._clear()
         if self.stream is not None:
             counted = self._transport.started(self.stream)
             self._transport.reset(self.stream, code)
@@ -141,7 +144,7 @@ class SubgroupStream:
     def closed(self, error: MoqtError) -> None:
         """The session is gone; the subscription hears it by itself."""
         self._over = True
-        self._items.clear()
+        self._clear()
 
     def reorder(self) -> None:
         """The subscription's priority changed."""
@@ -165,6 +168,14 @@ class SubgroupStream:
             self._left_out = head.location
             self._cut = self._cut or self._begun
         return False
+
+    def _count(self, octets: int) -> None:
+        self._queued += octets
+        self._subscription.backlog += octets
+
+    def _clear(self) -> None:
+        self._items.clear()
+        self._count(-self._queued)
 
     def _open(self) -> None:
         session = self._subscription.session
@@ -190,6 +201,7 @@ class SubgroupStream:
                 continue
             item = items.popleft()
             if not isinstance(item, ObjectHead):
+                self._count(-len(item))
                 if sending:
                     yield Chunk((item,))
                 continue
@@ -206,6 +218,7 @@ class SubgroupStream:
                 views: list[BytesLike] = [prefix + encoder.head(item)]
                 while items and not isinstance(items[0], ObjectHead):
                     views.append(items.popleft())  # type: ignore[arg-type]
+                self._count(-sum(map(len, views[1:])))
                 sent.carried(1, item.length)
                 yield Chunk(tuple(views))
         if not self._begun or self._incomplete:
@@ -214,7 +227,7 @@ class SubgroupStream:
     def _give_up(self, stream: int, code: int) -> None:
         """From inside the source: reset."""
         self._over = True
-        self._items.clear()
+        self._clear()
         self._close(stream, counted=self._begun)
         self._subscription.session.counters.sent.resets[code_name(code)] += 1
         raise StreamAbort(code)

@@ -118,7 +118,7 @@ class Healing(Track):
 
     good: Forgery
 
-    def objects(self, within, order, wake):
+    def objects(self, within, order, wake, fill_timeout=None):
         for stored in super().objects(within, order, wake):
             track = K if self.name.name == K.wire else V
             payload = self.good.object(track, stored.head.location)
