@@ -134,19 +134,20 @@ async def serve(
     *,
     tls: ServerTls,
     handler: HandlerFactory = unserved,
-    config: SessionConfig | None = None,
+    config: SessionConfig | Callable[[TransportSession], SessionConfig] | None = None,
     quic: QuicOptions | None = None,
     monitor: Monitor | None = None,
     on_connection: Callable[[Connection], None] | None = None,
 ) -> Server:
     """Listen for sessions; port 0 takes a free one. ``on_connection`` hears of each at once.
 
+    ``config`` may be made for each: its judge of tokens then knows whom it judges.
     Raises transport.errors.TransportError for an address or TLS files that cannot be used.
     """
     server = Server(monitor)
-    settings = config or SessionConfig()
 
     def sink(transport: TransportSession) -> TransportSink:
+        settings = config(transport) if callable(config) else config or SessionConfig()
         return server.accept(transport, handler, settings, on_connection)
 
     server.listening(await transport_serve(host, port, sink, tls=tls, options=quic_options(quic)))

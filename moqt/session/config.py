@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from moqt.codec.fields import Token
     from moqt.session.tokens import TokenVerifier
 
@@ -29,6 +31,9 @@ class SessionConfig:
     served_paths: tuple[str, ...] | None = None
     #: What our SETUP shows for us, by value or registered for later (draft-22 §9.1.4).
     setup_tokens: tuple[Token, ...] = ()
+    #: What each request and update of ours shows, by value, asked anew each time; it goes out in
+    #: the shortest form, unless the request names tokens itself (draft-22 §8.9).
+    request_tokens: Callable[[], Iterable[Token]] | None = None
     #: Judges SETUP, requests and updates of the peer; None admits all.
     token_verifier: TokenVerifier | None = None
     #: Octets of tokens, and 16 for each, that the peer may register with us (draft-22 §9.1.3).

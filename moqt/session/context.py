@@ -82,7 +82,7 @@ class Context:
         self.established = False
         self.peer_options = SetupOptions()
         self.ids = RequestIds(is_client=transport.is_client, max_holes=config.max_id_holes)
-        self.own_tokens = OwnTokens()
+        self.own_tokens = OwnTokens(config.request_tokens)
         self.peer_tokens = PeerTokens(config.max_auth_token_cache_size, config.token_verifier)
         self.owners: dict[int, StreamOwner] = {}
         #: Request streams of the peer that are still open.

@@ -114,7 +114,10 @@ class Intake:
         if parameters is not message.parameters:
             message = replace(message, parameters=parameters)
         role = opener(context, self._stream)
-        role.take_over(self._splitter, claim)
+        kept = claim._replace(
+            tokens=parameters.authorization_tokens, fill=parameters.fill is not None
+        )
+        role.take_over(self._splitter, kept)
         role.take_in(message)
         context.adopt(self._stream, role)
         if len(context.peer_requests) > context.config.max_peer_requests:

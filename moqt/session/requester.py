@@ -36,15 +36,15 @@ class Requester:
         self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
     ) -> OutgoingSubscribe:
         """SUBSCRIBE (draft-22 §9.6)."""
-        self._check_request(name.namespace, parameters)
-        return OutgoingSubscribe(self._context, name, parameters, receiver)
+        shown = self._checked(name.namespace, parameters)
+        return OutgoingSubscribe(self._context, name, shown, receiver)
 
     def fetch(
         self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
     ) -> OutgoingFetch:
         """FETCH (draft-22 §9.11)."""
-        self._check_request(name.namespace, parameters)
-        return OutgoingFetch(self._context, name, parameters, receiver)
+        shown = self._checked(name.namespace, parameters)
+        return OutgoingFetch(self._context, name, shown, receiver)
 
     def track_status(
         self,
@@ -53,8 +53,8 @@ class Requester:
         answer: Callable[[m.RequestOk | MoqtError], None],
     ) -> OutgoingTrackStatus:
         """TRACK_STATUS (draft-22 §9.13)."""
-        self._check_request(name.namespace, parameters)
-        return OutgoingTrackStatus(self._context, name, parameters, answer)
+        shown = self._checked(name.namespace, parameters)
+        return OutgoingTrackStatus(self._context, name, shown, answer)
 
     def publish(
         self,
@@ -64,8 +64,8 @@ class Requester:
         answer: Callable[[MoqtError | None], None],
     ) -> OutgoingPublish:
         """PUBLISH (draft-22 §9.8); ``order`` is the track's DEFAULT_PUBLISHER_GROUP_ORDER."""
-        self._check_request(source.name.namespace, parameters)
-        return OutgoingPublish(self._context, source, parameters, order, answer)
+        shown = self._checked(source.name.namespace, parameters)
+        return OutgoingPublish(self._context, source, shown, order, answer)
 
     def publish_namespace(
         self,
@@ -74,27 +74,29 @@ class Requester:
         answer: Callable[[MoqtError | None], None],
     ) -> OutgoingPublishNamespace:
         """PUBLISH_NAMESPACE (draft-22 §9.14)."""
-        self._check_request(namespace, parameters)
-        return OutgoingPublishNamespace(self._context, namespace, parameters, answer)
+        shown = self._checked(namespace, parameters)
+        return OutgoingPublishNamespace(self._context, namespace, shown, answer)
 
     def subscribe_namespace(
         self, prefix: TrackNamespace, parameters: Parameters, listener: NamespaceListener
     ) -> OutgoingSubscribeNamespace:
         """SUBSCRIBE_NAMESPACE (draft-22 §9.15)."""
-        self._check_request(prefix, parameters)
-        return OutgoingSubscribeNamespace(self._context, prefix, parameters, listener)
+        shown = self._checked(prefix, parameters)
+        return OutgoingSubscribeNamespace(self._context, prefix, shown, listener)
 
     def subscribe_tracks(
         self, prefix: TrackNamespace, parameters: Parameters, listener: TracksListener
     ) -> OutgoingSubscribeTracks:
         """SUBSCRIBE_TRACKS (draft-22 §9.18)."""
-        self._check_request(prefix, parameters)
-        return OutgoingSubscribeTracks(self._context, prefix, parameters, listener)
+        shown = self._checked(prefix, parameters)
+        return OutgoingSubscribeTracks(self._context, prefix, shown, listener)
 
-    def _check_request(self, namespace: TrackNamespace, parameters: Parameters) -> None:
+    def _checked(self, namespace: TrackNamespace, parameters: Parameters) -> Parameters:
+        """With the tokens that it shows."""
         if self._phase is Phase.CLOSED:
             raise SessionClosed(0, "the session is closed")
         if self._context.leaving:
             raise Misuse("the peer sent GOAWAY: open new requests on the session it names (§6.6.1)")
         check_own_namespace(namespace)
         check_own_parameters(parameters, self._context.peer_options)
+        return self._context.own_tokens.shown(parameters)

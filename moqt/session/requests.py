@@ -406,6 +406,11 @@ class IncomingRequest(RequestStream):
         self._splitter = splitter
         self._updates.claim = claim
 
+    @property
+    def claim(self) -> Claim | None:
+        """What the peer asked for, with the tokens in force, by value: those of updates, too."""
+        return self._updates.claim
+
     def take_in(self, message: Opening) -> None:
         """What every request says of itself."""
         self.request_id = message.request_id

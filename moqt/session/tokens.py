@@ -11,7 +11,7 @@ from moqt.codec.fields import AliasType, Token
 from moqt.errors import Misuse, RequestCode, RequestRefused, SessionCode, SessionFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from moqt.codec.params import Parameters
     from moqt.model import TrackNamespace
@@ -59,7 +59,7 @@ class Claim(NamedTuple):
 
     ``namespace`` is a namespace or a prefix; ``name`` is None where no track is named. ``tokens``
     came with this message, ``session_tokens`` with SETUP; all are by value. ``update`` marks a
-    REQUEST_UPDATE.
+    REQUEST_UPDATE, ``fill`` a message that asks for a fill too.
     """
 
     action: Action
@@ -68,6 +68,7 @@ class Claim(NamedTuple):
     tokens: tuple[Token, ...] = ()
     session_tokens: tuple[Token, ...] = ()
     update: bool = False
+    fill: bool = False
 
 
 class TokenVerifier(Protocol):
@@ -123,7 +124,9 @@ class PeerTokens:
             refusal = unknown or refusal
         if refusal is None and self._verifier is not None:
             asked = claim._replace(
-                tokens=parameters.authorization_tokens, session_tokens=self._session
+                tokens=parameters.authorization_tokens or claim.tokens,
+                session_tokens=self._session,
+                fill=parameters.fill is not None,
             )
             refusal = self._verifier(asked, now)
         return parameters, refusal
@@ -134,14 +137,19 @@ class PeerTokens:
         parameters: Parameters,
         now: float,
         refusal: RequestRefused | None,
-    ) -> RequestRefused | None:
-        """The same for a REQUEST_UPDATE of what ``claim`` asked for; None: nobody need judge it."""
+    ) -> tuple[Claim | None, RequestRefused | None]:
+        """The same for a REQUEST_UPDATE of what ``claim`` asked for; None: nobody need judge it.
+
+        First comes the claim as it stands now: tokens stay in force until others are admitted.
+        """
         if claim is None:
-            return self._resolve(parameters.authorization_tokens)[1] or refusal
+            return None, self._resolve(parameters.authorization_tokens)[1] or refusal
         space = parameters.track_namespace_prefix
-        if space is not None:
-            claim = claim._replace(namespace=space)
-        return self.admit(claim._replace(update=True), parameters, now, refusal)[1]
+        asked = claim._replace(update=True, namespace=claim.namespace if space is None else space)
+        parameters, refusal = self.admit(asked, parameters, now, refusal)
+        if parameters.authorization_tokens and refusal is None:
+            claim = claim._replace(tokens=parameters.authorization_tokens)
+        return claim, refusal
 
     def clear(self) -> None:
         """The session is over."""
@@ -234,10 +242,11 @@ class OwnTokens:
     """Tokens that we have registered with the peer, and when each alias may be used.
 
     A message is ``checked`` before it is written, ``sent`` afterwards, and ``answered`` by the
-    response to it, or ``lost`` when none will come.
+    response to it, or ``lost`` when none will come. ``show`` says what every request shows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, show: Callable[[], Iterable[Token]] | None = None) -> None:
+        self._show = show
         self._aliases: dict[int, _Own] = {}
         self._next = 0
         self._octets = 0
@@ -271,6 +280,13 @@ class OwnTokens:
             return token
         alias, self._next = self._next, self._next + 1
         return Token(AliasType.REGISTER, alias, type, value)
+
+    def shown(self, parameters: Parameters) -> Parameters:
+        """A request of ours with what ``show`` gives, unless it has tokens of its own."""
+        if self._show is None or parameters.authorization_tokens:
+            return parameters
+        tokens = tuple(self.best(token.value, token.type) for token in self._show())
+        return replace(parameters, authorization_tokens=tokens)
 
     def check(self, tokens: tuple[Token, ...], stream: int | None) -> None:
         """Misuse for tokens that the peer could not take; ``stream`` None is one not yet open."""

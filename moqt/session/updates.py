@@ -32,7 +32,7 @@ class PeerUpdates:
 
     def __init__(self, session: Context) -> None:
         self._session = session
-        #: What the request asked for, for the judge of tokens.
+        #: What the request asked for, and the tokens in force, for the judge.
         self.claim: Claim | None = None
         #: Unanswered ones; the request sets it down when it has answered what came together.
         self.waiting = 0
@@ -49,7 +49,10 @@ class PeerUpdates:
             )
         parameters = message.parameters
         refusal = check_parameters(parameters, session.config)
-        return session.peer_tokens.admit_update(self.claim, parameters, session.now, refusal)
+        self.claim, refusal = session.peer_tokens.admit_update(
+            self.claim, parameters, session.now, refusal
+        )
+        return refusal
 
 
 class OwnUpdates:
@@ -68,6 +71,7 @@ class OwnUpdates:
         if limit and len(self._open) >= limit:
             raise Misuse(f"the peer takes {limit} unanswered updates a request, all are in use")
         check_own_parameters(parameters, session.peer_options, filters)
+        parameters = session.own_tokens.shown(parameters)
         message = m.RequestUpdate(session.ids.upcoming, parameters)
         self._request.send(message)
         session.ids.allocate()

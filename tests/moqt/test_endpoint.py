@@ -10,12 +10,16 @@ import pytest
 import moqt
 from moqt.codec.profile import LATEST
 from moqt.errors import SessionClosed
+from moqt.session.config import SessionConfig
 from transport.certificates import write_test_certificates
 from transport.config import ClientTls, QuicOptions, ServerTls
 from transport.listener import serve as serve_quic
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from moqt.session.tokens import Claim
+    from transport.api import TransportSession
 
 pytestmark = pytest.mark.e2e
 
@@ -68,3 +72,22 @@ async def test_a_server_that_closes_says_so_to_who_dials(tmp_path: Path) -> None
     end = await asyncio.wait_for(connection.wait_closed(), 5)
     assert isinstance(end, SessionClosed)
     assert (end.code, end.reason) == (3, "over")
+
+
+async def test_a_server_may_have_a_judge_for_each_session(tmp_path: Path) -> None:
+    paths = write_test_certificates(tmp_path)
+    tls = ServerTls(certificate=paths.certificate, private_key=paths.private_key)
+    met: list[object] = []
+
+    def config(transport: TransportSession) -> SessionConfig:
+        def judge(claim: Claim, now: float) -> None:
+            met.append(transport.peer.protocol)
+
+        return SessionConfig(token_verifier=judge)
+
+    async with await moqt.serve("127.0.0.1", 0, tls=tls, config=config) as server:
+        url = f"moqt://127.0.0.1:{server.port}/"
+        for _ in range(2):
+            async with await moqt.connect(url, tls=ClientTls(ca_file=paths.ca)):
+                pass
+    assert met == [LATEST.alpn] * 2

@@ -443,3 +443,83 @@ def test_an_unsent_alias_is_not_taken() -> None:
     assert tokens.best(b"a", 0) == Token(AliasType.REGISTER, 0, 0, b"a")
     assert tokens.best(b"b", 0) == Token(AliasType.REGISTER, 1, 0, b"b")
     assert not len(tokens)
+
+
+# -- what stays in force, and what is shown each time --------------------------------------------
+
+
+def test_tokens_stay_in_force_until_others_are_admitted() -> None:
+    judge = Judge()
+    wire = server(judge=judge)
+    fresh = Token.use_value(b"fresh")
+    stream = wire.bidi(m.Subscribe(wire.id(), NAME, shown(register(3))))
+    (request,) = wire.handler.requests
+    Track(NAME).attach(request)
+    updates = [NO_PARAMETERS, shown(fresh), Parameters(subscriber_priority=9)]
+    for update in updates:
+        wire.send(stream, m.RequestUpdate(wire.id(), update))
+    assert [claim.tokens for claim in judge.claims[1:]] == [(VALUE,), (VALUE,), (fresh,), (fresh,)]
+    assert request.claim == Claim(Action.SUBSCRIBE, *NAME, tokens=(fresh,))
+    judge.verdict = RequestCode.UNAUTHORIZED
+    wire.send(stream, m.RequestUpdate(wire.id(), shown(Token.use_value(b"worse"))))
+    assert request.claim.tokens == (fresh,)
+
+
+def test_a_fill_is_told_to_the_judge() -> None:
+    judge = Judge()
+    wire = server(judge=judge)
+    filled = Parameters(fill=NO_PARAMETERS)
+    stream = wire.bidi(m.Subscribe(wire.id(), NAME, filled))
+    (request,) = wire.handler.requests
+    Track(NAME).attach(request)
+    for update in (NO_PARAMETERS, filled):
+        wire.send(stream, m.RequestUpdate(wire.id(), update))
+    wire.bidi(m.Subscribe(wire.id(), NAME))
+    assert [claim.fill for claim in judge.claims[1:]] == [True, False, True, False]
+    assert request.claim.fill
+
+
+class Shows:
+    """What a client shows now."""
+
+    def __init__(self, *tokens: Token) -> None:
+        self.tokens = tokens
+
+    def __call__(self) -> tuple[Token, ...]:
+        return self.tokens
+
+
+def test_every_request_and_update_shows_what_is_to_be_shown() -> None:
+    shows = Shows(VALUE)
+    wire = Wire(is_client=True, config=SessionConfig(request_tokens=shows))
+    session, listener = wire.session, Listener()
+    requests: list[Any] = [
+        session.subscribe(NAME, NO_PARAMETERS, Receiver()),
+        session.fetch(NAME, NO_PARAMETERS, Receiver()),
+        session.track_status(NAME, NO_PARAMETERS, print),
+        session.publish_namespace((b"live",), NO_PARAMETERS, print),
+        session.subscribe_namespace((b"live",), NO_PARAMETERS, listener),
+        session.subscribe_tracks((b"live",), NO_PARAMETERS, listener),
+    ]
+    assert [sent(wire, request) for request in requests] == [(VALUE,)] * len(requests)
+    shows.tokens = (Token.use_value(b"fresh", 1),)
+    subscribed = requests[0]
+    wire.send(subscribed.stream, m.SubscribeOk(7))
+    subscribed.update(Parameters(subscriber_priority=3))
+    update = wire.answer(subscribed.stream).messages[-1]
+    assert isinstance(update, m.RequestUpdate)
+    assert update.parameters.authorization_tokens == shows.tokens
+    own = session.fetch(NAME, shown(Token.use_value(b"own")), Receiver())
+    assert sent(wire, own) == (Token.use_value(b"own"),)
+
+
+def test_what_is_shown_goes_out_in_its_shortest_form() -> None:
+    wire = Wire(
+        is_client=True,
+        config=SessionConfig(request_tokens=Shows(VALUE)),
+        options=SetupOptions(max_auth_token_cache_size=100),
+    )
+    first = wire.session.fetch(NAME, NO_PARAMETERS, Receiver())
+    assert sent(wire, first) == (register(0),)
+    wire.send(first.stream, m.RequestError(RequestCode.DOES_NOT_EXIST, 0, ""))
+    assert sent(wire, wire.session.fetch(NAME, NO_PARAMETERS, Receiver())) == (use(0),)
