@@ -98,7 +98,7 @@ def test_ecdsa_the_package_is_never_used(monkeypatch: pytest.MonkeyPatch) -> Non
         verify(sign(PAYLOAD, key, TOKENS), KEYS, TOKENS)
 
 
-# -------------------------------------------------------------------------------------- bad messages
+# ------------------------------------------------------------------------------------- bad messages
 
 EDDSA_HEADER = {1: -8, 4: EDDSA_ID}
 ES256_HEADER = {1: -7, 4: ES256_ID}
