@@ -1,0 +1,1 @@
+"""A relay: tracks cached once, delivered to many."""
