@@ -98,7 +98,7 @@ class Archive:
         if self.largest is None or to > self.largest:
             self.largest = to
 
-    def finish(self, final: Location) -> None:
+    def ends_at(self, final: Location) -> None:
         """Nothing exists beyond ``final``; MalformedTrack when something is stored there."""
         self._none_beyond(place(final) + 1, MAX_PLACE, "track")
         if self.final is None or final < self.final:
@@ -172,6 +172,13 @@ class Archive:
         """The first object stored from ``place`` to ``last``, both inclusive."""
         if self.max_age is not None:
             self._expire()
+        group = self._groups.get(place >> 64)
+        if group is not None and place <= last:
+            stored = group.objects.get(place & MAX_VI64)  # whoever reads in order finds it here
+            if stored is not None and (statuses or stored.head.status is _NORMAL):
+                self._cache.touch(self, place >> 64)
+                if stored.payload or not stored.head.length:
+                    return stored
         order, at = self._order, bisect_left(self._order, place >> 64)
         while at < len(order) and order[at] << 64 <= last:
             number = order[at]
@@ -179,6 +186,27 @@ class Archive:
             if stored is not None:
                 return stored
             at = bisect_right(order, number)
+        return None
+
+    def last(self, first: int, last: int) -> Location | None:
+        """The last object, status objects excepted, from ``first`` to ``last``.
+
+        None when there is none, and while something behind it is not known.
+        """
+        known = self.known
+        since = max(known.since(last), first)
+        groups = self._order
+        for at in range(bisect_right(groups, last >> 64) - 1, -1, -1):
+            number = groups[at]
+            if last_of(number) < since:
+                break
+            group = self._groups[number]
+            top = bisect_right(group.ids, last - (number << 64))
+            for found in reversed(group.ids[:top]):
+                if number << 64 | found < since:
+                    return None
+                if group.objects[found].head.status is _NORMAL:
+                    return location(number << 64 | found)
         return None
 
     def groups(self, first_group: int, last_group: int) -> list[int]:

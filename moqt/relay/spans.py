@@ -102,6 +102,28 @@ class Spans:
             return self._lasts[at]
         return place - 1
 
+    def since(self, place: int) -> int:
+        """The first place of the interval that holds ``place``; ``place + 1`` when none does."""
+        at = bisect_left(self._lasts, place)
+        if at < len(self._lasts) and self._firsts[at] <= place:
+            return self._firsts[at]
+        return place + 1
+
+    def gap(self, first: int, last: int) -> tuple[int, int] | None:
+        """The first part of ``first`` to ``last`` that is not in it; None when all is."""
+        first = self.until(first) + 1
+        if first > last:
+            return None
+        at = bisect_left(self._firsts, first)
+        return first, last if at == len(self._firsts) else min(last, self._firsts[at] - 1)
+
+    def gap_before(self, place: int) -> int:
+        """Where the gap that ``place`` lies in begins; ``place + 1`` when it lies in none."""
+        at = bisect_left(self._lasts, place)
+        if at < len(self._lasts) and self._firsts[at] <= place:
+            return place + 1
+        return self._lasts[at - 1] + 1 if at else 0
+
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
         """The parts of ``first`` to ``last`` that are not in it, ascending."""
         firsts, lasts = self._firsts, self._lasts
