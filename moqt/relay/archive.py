@@ -201,8 +201,8 @@ class Archive:
             if last_of(number) < since:
                 break
             group = self._groups[number]
-            top = bisect_right(group.ids, last - (number << 64))
-            for found in reversed(group.ids[:top]):
+            for index in range(bisect_right(group.ids, last - (number << 64)) - 1, -1, -1):
+                found = group.ids[index]
                 if number << 64 | found < since:
                     return None
                 if group.objects[found].head.status is _NORMAL:
