@@ -26,12 +26,16 @@ CORE_FILES |= {
     f"kvcs/{name}.py"
     for name in (
         "assembler",
+        "cose",
         "geometry",
         "identity",
         "manifest",
         "names",
         "payload",
+        "scopes",
+        "strictcbor",
         "strictjson",
+        "tokens",
         "track_assembler",
     )
 }
