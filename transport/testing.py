@@ -63,8 +63,7 @@ class Pair:
         self.to_client = Link(self.clock, self.faults, random, self.client)
         self.client._join(self.to_server, self.server)
         self.server._join(self.to_client, self.client)
-        self.call_later(self.faults.latency, self.server.handshake_done)
-        self.call_later(2 * self.faults.latency, self.client.handshake_done)
+        self.call_later(self.faults.latency, self._handshake)
 
     @property
     def now(self) -> float:
@@ -109,6 +108,11 @@ class Pair:
     def resume_reading(self, direction: Direction) -> None:
         """Undo ``stop_reading``."""
         self._link(direction).release()
+
+    def _handshake(self) -> None:
+        """The client is done before it can hear anything of the server, to the last digit."""
+        self.call_later(self.faults.latency, self.client.handshake_done)
+        self.server.handshake_done()
 
     def _link(self, direction: Direction) -> Link:
         return self.to_server if direction == "to_server" else self.to_client

@@ -71,6 +71,7 @@ class RequestStream:
         #: Of a request of the peer, or a track of ours offered to it: called once when it is over,
         #: whoever ended it, before or after it was accepted.
         self.on_end: Callable[[], None] | None = None
+        self._endings: list[Callable[[], None]] = []
         self._splitter: MessageSplitter | None = MessageSplitter(session.profile)
         self._sending = True
         self._receiving = True
@@ -192,7 +193,13 @@ class RequestStream:
         """Tell the application, once."""
         callback, self.on_end = self.on_end, None
         if callback is not None:
-            callback()
+            self._endings.insert(0, callback)
+        while self._endings:
+            self._endings.pop(0)()
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call back when ``on_end`` is called, after it: for whoever counts requests."""
+        self._endings.append(callback)
 
     def _fail(self, error: MoqtError, code: int = StreamCode.CANCELLED) -> None:
         """Cancel for a reason that the application must hear."""

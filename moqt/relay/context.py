@@ -1,0 +1,34 @@
+"""What all parts of a relay share: clock, limits, cache, counters, and who may be asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moqt.model import FullTrackName
+    from moqt.relay.cache import Cache
+    from moqt.relay.clock import Clock
+    from moqt.relay.config import RelayConfig
+    from moqt.relay.peers import Peer
+
+
+class RelayContext:
+    """Shared by the tracks of one relay; decides nothing by itself."""
+
+    def __init__(
+        self,
+        config: RelayConfig,
+        clock: Clock,
+        cache: Cache,
+        candidates: Callable[[FullTrackName], Sequence[Peer]],
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.cache = cache
+        #: Sessions that may have a track, those with the exact namespace first.
+        self.candidates = candidates
+        #: Events by name: objects in, hits, misses, fetches upstream and so on.
+        self.counts: Counter[str] = Counter()

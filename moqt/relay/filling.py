@@ -1,0 +1,298 @@
+"""Ranges that are missing, fetched upstream: each once, however many wait for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from moqt.codec.params import Parameters
+from moqt.errors import MalformedTrack, MoqtError, StreamCode
+from moqt.model import (
+    MAX_VI64,
+    Gap,
+    GapKind,
+    GroupOrder,
+    Location,
+    LocationFilter,
+    LocationFilterType,
+    ObjectHead,
+)
+from moqt.relay.spans import last_of, location, place
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from moqt.model import SubgroupHead
+    from moqt.relay.arriving import Arriving
+    from moqt.relay.peers import Peer
+    from moqt.relay.stock import Stock
+    from moqt.session.fetches import OutgoingFetch
+    from moqt.session.ports import TrackInfo
+    from transport.api import BytesLike
+
+
+class Outlook(Enum):
+    """What becomes of a missing range."""
+
+    COMING = auto()
+    NOWHERE = auto()
+
+
+class UpstreamFetch:
+    """One FETCH of ours: TrackReceiver and ObjectSink of its one stream.
+
+    ``last`` is the last place asked for; ``next`` the first, in delivery order, not yet passed.
+    """
+
+    def __init__(
+        self, filler: Filler, peer: Peer, first: int, last: int, order: GroupOrder
+    ) -> None:
+        self._filler = filler
+        self._stock = filler.stock
+        self.peer = peer
+        self.first = first
+        self.last = last
+        self._down = order is GroupOrder.DESCENDING and first >> 64 != last >> 64
+        #: In ascending order: everything before it is known. In descending order: in its group.
+        self.next = place((last >> 64, 0)) if self._down else first
+        self.over = False
+        self._end: Location | None = None
+        self._end_of_track = False
+        self._clean = False
+        self._arriving: Arriving | None = None
+        self._kind = GapKind.UNKNOWN
+        # Places received that no reader has passed, with their octets.
+        self._ahead: deque[tuple[int, int]] = deque()
+        self._lead = 0
+        self.request: OutgoingFetch | None = None
+
+    def send(self) -> None:
+        """FETCH; raises MoqtError when the session takes none."""
+        start, end = location(self.first), location(self.last)
+        delta = end.group - start.group
+        whole = end.object == MAX_VI64
+        kind = LocationFilterType
+        wanted = LocationFilter(
+            kind.ABSOLUTE_START_GROUP_END if whole else kind.ABSOLUTE_RANGE,
+            start,
+            delta,
+            0 if whole else end.object,
+        )
+        order = GroupOrder.DESCENDING if self._down else GroupOrder.ASCENDING
+        asked = Parameters(location_filter=wanted, group_order=order)
+        self.request = self.peer.fetch(self._stock.name, asked, self)
+
+    def brings(self, at: int) -> bool:
+        """True when the place lies in what is still to come."""
+        if self.over or not self.first <= at <= self.last:
+            return False
+        if not self._down:
+            return at >= self.next
+        return at >> 64 < self.next >> 64 or (at >> 64 == self.next >> 64 and at >= self.next)
+
+    def passed(self, at: int) -> None:
+        """A reader has come as far as ``at``: what it has had is no lead any more."""
+        ahead = self._ahead
+        while ahead and (ahead[0][0] >= at if self._down else ahead[0][0] <= at):
+            self._lead -= ahead.popleft()[1]
+
+    def cancel(self, code: int = StreamCode.CANCELLED) -> None:
+        """Nobody waits for it, or nobody keeps up."""
+        if not self.over:
+            self.over = True
+            if self.request is not None:
+                self.request.cancel(code)
+
+    # -- TrackReceiver ---------------------------------------------------------------------------
+
+    def accepted(self, info: TrackInfo) -> None:
+        """FETCH_OK."""
+        self._end, self._end_of_track = info.end, info.end_of_track
+        self._stock.describe(info.properties.raw)
+        if info.end_of_track and info.end is not None:
+            self._stock.ends_at(info.end)
+
+    def open_subgroup(self, head: SubgroupHead) -> UpstreamFetch:
+        """Never: a fetch has one stream of its own."""
+        raise MalformedTrack("a subgroup stream for a fetch")
+
+    def open_fetch(self, request_id: int) -> UpstreamFetch:
+        """Its data."""
+        return self
+
+    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
+        """Never."""
+
+    def done(self, code: int, reason: str, complete: bool) -> None:
+        """All is in: what was left out does not exist (draft-22 §7.3)."""
+        if not self.over:
+            self.over = True
+            if self._clean:
+                self._absent_to_the_end()
+            self._filler.ended(self)
+
+    def failed(self, error: MoqtError) -> None:
+        """What has come stays."""
+        if not self.over:
+            self.over = True
+            self._filler.failed(self, error)
+
+    # -- ObjectSink ------------------------------------------------------------------------------
+
+    def begin(self, head: ObjectHead) -> None:
+        """An object; everything between it and the one before does not exist."""
+        at = place(head.location)
+        if not self.first <= at <= self.last:
+            raise MalformedTrack(f"object {tuple(head.location)} outside the fetched range")
+        self._skip_to(at)
+        self._arriving = self._stock.arrives(head, None, fetched=True)
+
+    def write(self, view: BytesLike) -> None:
+        """Readers that wait for it go on at once."""
+        if self._arriving is not None:
+            self._arriving.add(view)
+
+    def end(self) -> None:
+        """Whole."""
+        arriving, self._arriving = self._arriving, None
+        if arriving is None:
+            return
+        arriving.end()
+        self._lead += arriving.octets
+        self._ahead.append((arriving.place, arriving.octets))
+        self._stock.whole(arriving)
+        self._stock.fetched(arriving.head)
+        if self._lead > self._filler.window:
+            self._filler.too_fast(self)
+
+    def gap(self, gap: Gap) -> None:
+        """A stretch that will not come on this stream."""
+        at = min(place(gap.location), self.last)
+        if gap.kind is GapKind.NON_EXISTENT:
+            self._skip_to(at + 1)
+        else:
+            self._kind = gap.kind
+            self.next = at + 1
+            self._stock.stirred()
+
+    def finish(self) -> None:
+        """FIN; FETCH_OK may still be on its way."""
+        self._clean = True
+
+    def abort(self, code: int) -> None:
+        """Reset: what was begun is lost."""
+        arriving, self._arriving = self._arriving, None
+        if arriving is not None:
+            self._stock.broken(arriving)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _skip_to(self, at: int) -> None:
+        """What lies between ``next`` and ``at`` in delivery order does not exist."""
+        stock = self._stock
+        if not self._down or at >> 64 == self.next >> 64:
+            if at > self.next:
+                stock.absent(self.next, at - 1)
+        else:
+            group = self.next >> 64
+            stock.absent(self.next, min(last_of(group), self.last))
+            low = place((at >> 64, 0))
+            if last_of(at >> 64) + 1 < place((group, 0)):
+                stock.absent(last_of(at >> 64) + 1, place((group, 0)) - 1)
+            if at > max(low, self.first):
+                stock.absent(max(low, self.first), at - 1)
+        self.next = at + 1
+
+    def _absent_to_the_end(self) -> None:
+        stock, end = self._stock, self._end
+        if self._down:
+            group = self.next >> 64
+            stock.absent(min(self.next, last_of(group)), min(last_of(group), self.last))
+            if self.first < place((group, 0)):
+                stock.absent(self.first, place((group, 0)) - 1)
+            return
+        # Beyond Largest Object of that moment nothing is known: it may have clamped the range.
+        largest = stock.largest
+        covered = largest is not None and place(largest) >= self.last
+        last = self.last if covered or end is None else min(self.last, place(end))
+        if last >= self.next:
+            stock.absent(self.next, last)
+
+
+class Filler:
+    """The fetches of one track."""
+
+    def __init__(self, stock: Stock) -> None:
+        self.stock = stock
+        self._fetches: list[UpstreamFetch] = []
+
+    def __len__(self) -> int:
+        return len(self._fetches)
+
+    @property
+    def window(self) -> int:
+        """Octets a fetch may run ahead of the fastest of its readers."""
+        return self.stock.context.config.cache // (4 * max(1, len(self._fetches)))
+
+    def want(
+        self, first: int, last: int, order: GroupOrder, tried: Container[Peer]
+    ) -> tuple[Outlook, Peer | None]:
+        """See that the missing range comes: by a fetch that is open, or by a new one.
+
+        The peer is the one that is newly asked.
+        """
+        if any(fetch.brings(first) for fetch in self._fetches):
+            return Outlook.COMING, None
+        context = self.stock.context
+        if len(self._fetches) >= context.config.max_fetches:
+            return Outlook.COMING, None
+        for fetch in self._fetches:
+            if fetch.brings(last) or first < fetch.first <= last:
+                last = max(first, min(last, fetch.first - 1))
+        for peer in context.candidates(self.stock.name):
+            if peer in tried or not peer.usable:
+                continue
+            fetch = UpstreamFetch(self, peer, first, last, order)
+            try:
+                fetch.send()
+            except MoqtError:
+                continue  # this session is ending
+            context.counts["fetches_upstream"] += 1
+            self._fetches.append(fetch)
+            return Outlook.COMING, peer
+        return Outlook.NOWHERE, None
+
+    def passed(self, at: int) -> None:
+        """A reader has come as far as ``at``."""
+        for fetch in self._fetches:
+            if fetch.first <= at <= fetch.last:
+                fetch.passed(at)
+
+    def ended(self, fetch: UpstreamFetch) -> None:
+        """It has brought what there is."""
+        self._remove(fetch)
+
+    def failed(self, fetch: UpstreamFetch, error: MoqtError) -> None:
+        """Another peer may have the rest."""
+        self.stock.context.counts["fetches_failed"] += 1
+        self._remove(fetch)
+        if isinstance(error, MalformedTrack) and self.stock.on_malformed is not None:
+            self.stock.on_malformed(error)
+
+    def too_fast(self, fetch: UpstreamFetch) -> None:
+        """Nobody keeps up: stop it; the rest is fetched when somebody comes that far."""
+        self.stock.context.counts["fetches_stopped"] += 1
+        fetch.cancel(StreamCode.CANCELLED)
+        self._remove(fetch)
+
+    def abandon(self) -> None:
+        """Nobody reads any more."""
+        fetches, self._fetches = self._fetches, []
+        for fetch in fetches:
+            fetch.cancel()
+
+    def _remove(self, fetch: UpstreamFetch) -> None:
+        if fetch in self._fetches:
+            self._fetches.remove(fetch)
+        self.stock.stirred()

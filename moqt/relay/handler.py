@@ -1,0 +1,107 @@
+"""One session of the relay: its requests, each checked and passed to where it belongs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moqt.relay.admission import Admission
+from moqt.session.ports import Unserved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.codec.properties import SetupOptions
+    from moqt.relay.peers import Peer
+    from moqt.relay.relay import Relay
+    from moqt.session.fetches import IncomingFetch
+    from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
+    from moqt.session.publications import IncomingSubscribe
+    from moqt.session.publishing import IncomingPublish
+    from moqt.session.status import IncomingTrackStatus
+    from moqt.session.tracks import IncomingSubscribeTracks
+
+
+class RelayHandler(Unserved):
+    """The RequestHandler of one session, whoever dialled it."""
+
+    def __init__(self, relay: Relay, peer: Peer, admission: Admission) -> None:
+        self.relay = relay
+        self.peer = peer
+        self.admission = admission
+        self.on_leave: Callable[[str, int], None] | None = None
+        relay.peers[peer] = None
+
+    def on_setup(self, options: SetupOptions) -> None:
+        """Any peer that the judge of tokens admits."""
+
+    def on_subscribe(self, request: IncomingSubscribe) -> None:
+        """Live, and filled from the cache."""
+        self.admission.request("subscriptions", request)
+        self.relay.track(request.name).subscribe(request)
+
+    def on_fetch(self, request: IncomingFetch) -> None:
+        """From the cache, and from upstream what is missing."""
+        self.admission.request("fetches", request)
+        self.relay.track(request.name).fetch(request)
+
+    def on_track_status(self, request: IncomingTrackStatus) -> None:
+        """What SUBSCRIBE_OK would say."""
+        self.admission.request("fetches", request)
+        self.relay.track(request.name).status(request)
+
+    def on_publish_namespace(self, request: IncomingPublishNamespace) -> None:
+        """The peer has tracks."""
+        self.admission.request("namespaces", request)
+        namespace, relay, peer = request.namespace, self.relay, self.peer
+        request.accept()
+        if request.active:
+            request.on_end = lambda: relay.withdrawn(namespace, peer)
+            relay.announced(namespace, peer)
+
+    def on_subscribe_namespace(self, request: IncomingSubscribeNamespace) -> None:
+        """Tell what there is under a prefix, and what comes and goes."""
+        self.admission.request("interests", request)
+        relay = self.relay
+        prefix = request.prefix
+
+        def over() -> None:
+            relay.directory.leave(request, prefix)
+            relay.interest_changed()
+
+        def changed() -> None:
+            nonlocal prefix
+            before, prefix = prefix, request.prefix
+            relay.directory.moved(request, before)
+            relay.interest_changed()
+
+        request.accept()
+        if request.active:
+            request.on_end = over
+            request.on_change = changed
+            relay.directory.interested(request)
+            relay.interest_changed()
+
+    def on_subscribe_tracks(self, request: IncomingSubscribeTracks) -> None:
+        """Offer the tracks under a prefix."""
+        self.admission.request("interests", request)
+        self.relay.offers.interested(request)
+
+    def on_publish(self, request: IncomingPublish) -> None:
+        """A track on offer: one more upstream of it."""
+        self.admission.request("publishes", request)
+        track = self.relay.track(request.name)
+        track.offered(request, self.peer)
+        if request.active:
+            self.relay.offers.came(track)
+            request.when_ended(lambda: self.relay.offers.gone(track))
+
+    def on_goaway(self, uri: str, timeout: int) -> None:
+        """An upstream relay, or a publisher that serves here, is about to leave."""
+        if self.on_leave is not None:
+            self.on_leave(uri, timeout)
+
+    def on_closed(self, code: int, reason: str) -> None:
+        """Forget the session; its requests have ended one by one."""
+        self.relay.peers.pop(self.peer, None)
+        self.relay.upstream_gone(self.peer)
+        self.admission.close()

@@ -1,0 +1,159 @@
+"""One upstream subscription of a track: a SUBSCRIBE of ours, or a PUBLISH that we accepted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from moqt.codec.params import Parameters
+from moqt.errors import Misuse, MoqtError
+from moqt.model import MAX_VI64, LocationFilter
+from moqt.relay.spans import place
+from moqt.relay.subgroups import Inflow
+from moqt.session.publishing import IncomingPublish
+
+if TYPE_CHECKING:
+    from moqt.model import Location, ObjectHead, ObjectSink, SubgroupHead
+    from moqt.relay.peers import Peer
+    from moqt.relay.track import RelayTrack
+    from moqt.session.ports import TrackInfo
+    from moqt.session.subscriptions import OutgoingSubscribe
+    from transport.api import BytesLike
+
+    Upstream: TypeAlias = OutgoingSubscribe | IncomingPublish
+
+
+class Leg:
+    """A TrackReceiver of one session; ``live_from`` is the first place it brings, once it stands."""
+
+    def __init__(self, track: RelayTrack, peer: Peer) -> None:
+        self._track = track
+        self._stock = track.stock
+        self.peer = peer
+        self.request: Upstream | None = None
+        self.established = False
+        self.forward = True
+        self.over = False
+        self.live_from: int | None = None
+        self._inflows: set[Inflow] = set()
+        #: What Largest Object was when the last NEW_GROUP_REQUEST went up, and its value.
+        self._wanted_group: tuple[Location | None, int] | None = None
+
+    # -- from the track --------------------------------------------------------------------------
+
+    def subscribe(self, *, forward: bool, new_group: int | None, rendezvous: int | None) -> None:
+        """SUBSCRIBE from the next object on; raises MoqtError when the session is ending.
+
+        Nothing of a subscriber's request is copied: several will share this one (§5.1.3, §9.20).
+        """
+        self.forward = forward
+        asked = Parameters(
+            location_filter=LocationFilter.next_object(),
+            forward=forward,
+            new_group_request=new_group,
+            rendezvous_timeout=rendezvous,
+        )
+        self.request = self.peer.subscribe(self._track.name, asked, self)
+        if new_group is not None:
+            self._wanted_group = None, new_group
+
+    def accept(self, request: IncomingPublish) -> None:
+        """Take a PUBLISH."""
+        self.request = request
+        self.forward = request.parameters.forward is not False
+        request.accept(self)
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        self.over = True
+        if self.request is not None:
+            self.request.cancel()
+
+    def resume(self, forward: bool) -> None:
+        """Pause it, or let it bring objects again (draft-22 §7.6)."""
+        if not self.established or self.request is None or forward == self.forward:
+            return
+        self.forward = forward
+        if not forward:
+            self.live_from = None
+        try:
+            self.request.update(Parameters(forward=forward))
+        except Misuse:
+            self.forward = not forward  # the peer owes too many answers: asked again later
+            return
+        if forward:
+            largest = self._track.largest
+            self.live_from = 0 if largest is None else place(largest) + 1
+
+    def ask_group(self, wanted: int) -> None:
+        """NEW_GROUP_REQUEST, unless one as good is outstanding (draft-22 §9.20.19)."""
+        largest = self._track.largest
+        if wanted and largest is not None and wanted <= largest.group:
+            return
+        if self._wanted_group is not None:
+            asked_at, value = self._wanted_group
+            moved = largest is not None and (asked_at is None or largest.group > asked_at.group)
+            if not moved and value >= wanted:
+                return
+        if self.request is None or not self.established:
+            return
+        try:
+            self.request.update(Parameters(new_group_request=wanted))
+        except Misuse:
+            return  # the track has no dynamic groups
+        self._wanted_group = largest, wanted
+
+    def may_bring(self, at: int) -> bool:
+        """True when the object at this place may yet come live."""
+        return self.established and self.live_from is not None and at >= self.live_from
+
+    def on_its_way(self, at: int) -> bool:
+        """True when a stream that is open may yet bring the object at this place."""
+        group, number = at >> 64, at & MAX_VI64
+        return any(
+            inflow.group == group and (inflow.last is None or inflow.last < number)
+            for inflow in self._inflows
+        )
+
+    def idle(self) -> bool:
+        """Nobody downstream wants it: leave it, or pause what a publisher offered. True if left."""
+        if isinstance(self.request, IncomingPublish):
+            return False
+        self.cancel()
+        return True
+
+    def inflow_over(self, inflow: Inflow) -> None:
+        """One of its streams has ended."""
+        self._inflows.discard(inflow)
+
+    # -- TrackReceiver ---------------------------------------------------------------------------
+
+    def accepted(self, info: TrackInfo) -> None:
+        """SUBSCRIBE_OK, or PUBLISH as it came."""
+        self.established = True
+        if self.forward:
+            self.live_from = 0 if info.largest is None else place(info.largest) + 1
+        self._track.leg_stands(self, info)
+
+    def open_subgroup(self, head: SubgroupHead) -> ObjectSink:
+        """A subgroup stream."""
+        inflow = Inflow(self._stock, self._stock.fan(head), self, head)
+        self._inflows.add(inflow)
+        return inflow
+
+    def open_fetch(self, request_id: int) -> ObjectSink:
+        """Never: fills are fetched."""
+        raise Misuse("no fill was asked for")
+
+    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
+        """A datagram object."""
+        self._stock.datagram(head, payload)
+
+    def done(self, code: int, reason: str, complete: bool) -> None:
+        """PUBLISH_DONE."""
+        self.over = True
+        self._track.leg_done(self, code, reason)
+
+    def failed(self, error: MoqtError) -> None:
+        """Refused, malformed, or the session is gone."""
+        self.over = True
+        self._track.leg_failed(self, error)

@@ -1,0 +1,85 @@
+"""Tracks that publishers offer by PUBLISH, and who wants every track of a prefix (§3.6, §7.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moqt.session.prefixes import under
+
+if TYPE_CHECKING:
+    from moqt.model import FullTrackName, TrackNamespace
+    from moqt.relay.relay import Relay
+    from moqt.relay.track import RelayTrack
+    from moqt.session.tracks import IncomingSubscribeTracks
+
+
+class Offers:
+    """Published tracks, each offered once to every SUBSCRIBE_TRACKS that it matches."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        # How many PUBLISH there are of each track.
+        self._offered: dict[FullTrackName, int] = {}
+        self._interests: dict[IncomingSubscribeTracks, None] = {}
+
+    def __len__(self) -> int:
+        """Tracks on offer."""
+        return len(self._offered)
+
+    def came(self, track: RelayTrack) -> None:
+        """A publisher offers it: PUBLISH to everyone who asked for such tracks (draft-22 §7.6)."""
+        count = self._offered.get(track.name, 0)
+        self._offered[track.name] = count + 1
+        if not count:
+            for interest in tuple(self._interests):
+                self._offer(track, interest)
+
+    def gone(self, track: RelayTrack) -> None:
+        """One publisher has ended it."""
+        count = self._offered.get(track.name, 0) - 1
+        if count > 0:
+            self._offered[track.name] = count
+            return
+        self._offered.pop(track.name, None)
+        for interest in self._interests:
+            interest.forget(track.name)
+
+    def wanted(self, namespace: TrackNamespace) -> bool:
+        """True when somebody wants every track of this namespace."""
+        return any(under(namespace, interest.prefix) for interest in self._interests)
+
+    def interested(self, interest: IncomingSubscribeTracks) -> None:
+        """Offer what there is and what will be, until it ends."""
+        interest.on_end = lambda: self._left(interest)
+        interest.on_change = lambda: self._offer_all(interest)
+        interest.accept()
+        if interest.active:
+            self._interests[interest] = None
+            self._offer_all(interest)
+            self._relay.interest_changed()
+
+    def prefixes(self) -> list[TrackNamespace]:
+        """The shortest prefixes that cover all interests."""
+        found: list[TrackNamespace] = []
+        for prefix in sorted((one.prefix for one in self._interests), key=len):
+            if not any(under(prefix, shorter) for shorter in found):
+                found.append(prefix)
+        return found
+
+    def _left(self, interest: IncomingSubscribeTracks) -> None:
+        self._interests.pop(interest, None)
+        self._relay.interest_changed()
+
+    def _offer_all(self, interest: IncomingSubscribeTracks) -> None:
+        for name in tuple(self._offered):
+            track = self._relay.tracks.get(name)
+            if track is not None and interest.active:
+                self._offer(track, interest)
+        self._relay.interest_changed()
+
+    def _offer(self, track: RelayTrack, interest: IncomingSubscribeTracks) -> None:
+        if track.awaited_by(interest.session):
+            return  # its SUBSCRIBE is about to be answered (draft-22 §7.6)
+        request = interest.publish(track, track.order)
+        if request is not None:
+            track.serve(request)

@@ -1,0 +1,66 @@
+"""A session of the relay, as its other parts see it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from moqt.codec.params import NO_PARAMETERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.codec.fields import Token
+    from moqt.codec.params import Parameters
+    from moqt.model import FullTrackName, TrackNamespace
+    from moqt.session.core import Session
+    from moqt.session.fetches import OutgoingFetch
+    from moqt.session.namespaces import OutgoingSubscribeNamespace
+    from moqt.session.ports import NamespaceListener, TrackReceiver, TracksListener
+    from moqt.session.subscriptions import OutgoingSubscribe
+    from moqt.session.tracks import OutgoingSubscribeTracks
+
+
+class Peer:
+    """Requests go out with what this relay shows for itself on that session."""
+
+    def __init__(self, session: Session, identity: str = "") -> None:
+        self.session = session
+        #: Who it is, for limits and logs; never a secret.
+        self.identity = identity
+        #: Our tokens for it, in the form in which they may go out now.
+        self.tokens: Callable[[], tuple[Token, ...]] | None = None
+
+    @property
+    def usable(self) -> bool:
+        """True while new requests make sense."""
+        return self.session.established and self.session.may_request
+
+    def subscribe(
+        self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
+    ) -> OutgoingSubscribe:
+        """SUBSCRIBE."""
+        return self.session.subscribe(name, self._shown(parameters), receiver)
+
+    def fetch(
+        self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
+    ) -> OutgoingFetch:
+        """FETCH."""
+        return self.session.fetch(name, self._shown(parameters), receiver)
+
+    def subscribe_namespace(
+        self, prefix: TrackNamespace, listener: NamespaceListener
+    ) -> OutgoingSubscribeNamespace:
+        """SUBSCRIBE_NAMESPACE."""
+        return self.session.subscribe_namespace(prefix, self._shown(NO_PARAMETERS), listener)
+
+    def subscribe_tracks(
+        self, prefix: TrackNamespace, parameters: Parameters, listener: TracksListener
+    ) -> OutgoingSubscribeTracks:
+        """SUBSCRIBE_TRACKS."""
+        return self.session.subscribe_tracks(prefix, self._shown(parameters), listener)
+
+    def _shown(self, parameters: Parameters) -> Parameters:
+        if self.tokens is None:
+            return parameters
+        return replace(parameters, authorization_tokens=self.tokens())

@@ -1,0 +1,88 @@
+"""What subscriptions have missed while no upstream stood, fetched and passed on in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moqt.model import GroupOrder, LocationRange, StoredObject, SubgroupHead
+from moqt.relay.reading import Reader
+from moqt.relay.spans import location, place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.model import Location
+    from moqt.relay.clock import Planned
+    from moqt.relay.reading import Pieces
+    from moqt.relay.stock import Stock
+
+
+class Recovery:
+    """From the loss of the last upstream until what was missed has been passed on.
+
+    Meanwhile ``Stock.recovering`` holds back what comes live until its place in the order comes.
+    """
+
+    def __init__(self, stock: Stock, over: Callable[[bool], None]) -> None:
+        """``over`` is told whether it succeeded."""
+        self._stock = stock
+        self._over: Callable[[bool], None] | None = over
+        self._pieces: Pieces | None = None
+        self._planned: Planned | None = None
+        stock.recovering = True
+        largest = stock.largest
+        stock.recovering_from = min(
+            (
+                place((fan.head.group, 0 if fan.passed is None else fan.passed + 1))
+                for fan in stock.fans.values()
+                if not fan.closed
+            ),
+            default=0 if largest is None else place(largest) + 1,
+        )
+        config = stock.context.config
+        self._limit = stock.context.clock.call_later(config.recovery, lambda: self.stop(False))
+
+    def upstream(self, largest: Location | None) -> None:
+        """An upstream stands, whose largest object is this: get everything up to there."""
+        if largest is None or self._pieces is not None:
+            return
+        first = location(self._stock.recovering_from)
+        if largest < first:
+            self.stop(True)
+            return
+        reader = Reader(self._stock, GroupOrder.ASCENDING, self._wake, None)
+        self._pieces = reader.run(LocationRange(first, largest))
+        self._wake()
+
+    def stop(self, succeeded: bool) -> None:
+        """It is over."""
+        over, self._over = self._over, None
+        if over is None:
+            return
+        self._limit.cancel()
+        if self._planned is not None:
+            self._planned.cancel()
+        if self._pieces is not None:
+            self._pieces.close()
+        self._stock.recovering = False
+        over(succeeded)
+
+    def _wake(self) -> None:
+        if self._planned is None and self._over is not None:
+            self._planned = self._stock.context.clock.call_later(0, self._step)
+
+    def _step(self) -> None:
+        self._planned = None
+        pieces = self._pieces
+        if pieces is None or self._over is None:
+            return
+        for piece in pieces:
+            if piece is None:
+                return
+            if isinstance(piece, StoredObject) and piece.head.subgroup is not None:
+                head = piece.head
+                key = SubgroupHead(
+                    head.group, piece.head.subgroup, head.priority, has_properties=True
+                )
+                self._stock.fan(key).advance()
+        self.stop(True)

@@ -1,0 +1,111 @@
+"""A relay without its sockets: sessions come in, and tracks go from each to all (draft-22 §7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moqt.errors import RequestCode, RequestRefused
+from moqt.relay.cache import Cache
+from moqt.relay.config import RelayConfig
+from moqt.relay.context import RelayContext
+from moqt.relay.directory import Directory
+from moqt.relay.offers import Offers
+from moqt.relay.track import RelayTrack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.model import FullTrackName, TrackNamespace
+    from moqt.relay.clock import Clock
+    from moqt.relay.peers import Peer
+    from moqt.relay.spill import Spill
+
+
+class Relay:
+    """Tracks, namespaces and sessions of one relay; each session has a ``RelayHandler``."""
+
+    def __init__(
+        self, clock: Clock, config: RelayConfig | None = None, spill: Spill | None = None
+    ) -> None:
+        self.config = config or RelayConfig()
+        self.cache = Cache(self.config.cache, spill)
+        self.context = RelayContext(self.config, clock, self.cache, self.candidates)
+        self.directory = Directory()
+        self.tracks: dict[FullTrackName, RelayTrack] = {}
+        self.offers = Offers(self)
+        self.peers: dict[Peer, None] = {}
+        #: Sessions to other relays, by the prefix that they serve; the longest counts first.
+        self.upstreams: dict[Peer, tuple[TrackNamespace, ...]] = {}
+        #: Called when interests in namespaces or tracks have changed.
+        self.on_interest: Callable[[], None] | None = None
+        #: No new work is taken.
+        self.leaving = False
+
+    def track(self, name: FullTrackName) -> RelayTrack:
+        """The track of that name, known or new; EXCESSIVE_LOAD when there are too many."""
+        if self.leaving:
+            raise RequestRefused(RequestCode.GOING_AWAY, "the relay is closing")
+        found = self.tracks.get(name)
+        if found is None:
+            if len(self.tracks) >= self.config.max_tracks:
+                raise RequestRefused(RequestCode.EXCESSIVE_LOAD, "too many tracks", 1000)
+            found = self.tracks[name] = RelayTrack(self.context, name, self._idle)
+        return found
+
+    def candidates(self, name: FullTrackName) -> list[Peer]:
+        """Whom to ask for a track: who announced it, and the relays that serve its namespace."""
+        found = dict.fromkeys(self.directory.publishers(name))
+        namespace = name.namespace
+        fits = [
+            (max(len(prefix) for prefix in matching), peer)
+            for peer, prefixes in self.upstreams.items()
+            if (matching := [one for one in prefixes if namespace[: len(one)] == one])
+        ]
+        longest = max((length for length, _ in fits), default=0)
+        found.update(dict.fromkeys(peer for length, peer in fits if length == longest))
+        return list(found)
+
+    # -- publishers ------------------------------------------------------------------------------
+
+    def announced(self, namespace: TrackNamespace, peer: Peer) -> None:
+        """A peer has tracks under ``namespace``: whoever follows one follows it there too."""
+        self.directory.announce(namespace, peer)
+        for track in tuple(self.tracks.values()):
+            if track.name.namespace[: len(namespace)] == namespace:
+                track.publisher_came(peer)
+
+    def withdrawn(self, namespace: TrackNamespace, peer: Peer) -> None:
+        """It has them no longer; what it serves already goes on."""
+        self.directory.withdraw(namespace, peer)
+
+    def upstream_came(self, peer: Peer, prefixes: tuple[TrackNamespace, ...]) -> None:
+        """A session to a relay upstream is open."""
+        self.upstreams[peer] = prefixes
+        for track in tuple(self.tracks.values()):
+            if peer in self.candidates(track.name):
+                track.publisher_came(peer)
+
+    def upstream_gone(self, peer: Peer) -> None:
+        """It is over, or about to be."""
+        self.upstreams.pop(peer, None)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def interest_changed(self) -> None:
+        """Somebody wants to hear of other namespaces or tracks than before."""
+        if self.on_interest is not None:
+            self.on_interest()
+
+    def sweep(self) -> None:
+        """Let go of tracks of which nothing is left; to be called now and then."""
+        for track in tuple(self.tracks.values()):
+            self._idle(track)
+
+    def _idle(self, track: RelayTrack) -> None:
+        """Nobody wants a track: it stays as long as something of it is cached."""
+        archive = track.stock.archive
+        archive.known  # what has expired goes  # noqa: B018
+        gone = track.stock.fault is not None or not archive.objects
+        if gone and not track.busy and self.tracks.get(track.name) is track:
+            archive.clear()
+            del self.tracks[track.name]

@@ -1,0 +1,206 @@
+"""What the relay has of one track: cached objects, those on their way, and where they go at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moqt.codec.properties import TrackProperties
+from moqt.errors import DoneCode, MalformedTrack
+from moqt.model import GroupOrder, Location, StoredObject
+from moqt.relay.archive import Archive
+from moqt.relay.arriving import Arriving
+from moqt.relay.filling import Filler
+from moqt.relay.spans import place
+from moqt.relay.subgroups import FanOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from moqt.model import FullTrackName, ObjectHead, SubgroupHead
+    from moqt.relay.context import RelayContext
+    from moqt.relay.legs import Leg
+    from moqt.relay.reading import Reader
+    from moqt.session.publications import PublisherHalf
+    from transport.api import BytesLike
+
+
+class Stock:
+    """Objects come in here, from subscriptions and fetches, and go to subscriptions and readers."""
+
+    def __init__(self, context: RelayContext, name: FullTrackName) -> None:
+        self.context = context
+        self.name = name
+        self.archive = Archive(context.cache, name, context.clock)
+        self.filler = Filler(self)
+        self.legs: list[Leg] = []
+        self.subscriptions: dict[PublisherHalf, None] = {}
+        self.fans: dict[tuple[int, int], FanOut] = {}
+        self.arriving: dict[int, Arriving] = {}
+        self.readers: set[Reader] = set()
+        #: Readers by the place they wait for.
+        self.waits: dict[int, set[Reader]] = {}
+        #: Why its fetches are reset, once it is malformed.
+        self.fault: MalformedTrack | None = None
+        #: The last upstream is gone and subscriptions wait for one that goes on at this place.
+        self.recovering = False
+        self.recovering_from = 0
+        #: DEFAULT_PUBLISHER_GROUP_ORDER.
+        self.order = GroupOrder.ASCENDING
+        self.on_malformed: Callable[[MalformedTrack], None] | None = None
+        #: Called when the last reader has left.
+        self.on_read: Callable[[], None] | None = None
+
+    @property
+    def largest(self) -> Location | None:
+        """The largest that any upstream has named or sent live (draft-22 §9.20.17)."""
+        return self.archive.largest
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def fan(self, head: SubgroupHead) -> FanOut:
+        """The fan-out of a subgroup that an upstream stream starts or goes on with."""
+        key = head.group, head.subgroup
+        known = self.fans.get(key)
+        if known is not None and (not known.closed or known.complete):
+            return known
+        made = self.fans[key] = FanOut(self, head)
+        if known is not None:
+            made.last = known.passed
+        while len(self.fans) > self.context.config.max_finished:
+            oldest = next(iter(self.fans))
+            if not self.fans[oldest].closed:
+                break
+            del self.fans[oldest]
+        return made
+
+    def arrives(self, head: ObjectHead, before: int | None, *, fetched: bool = False) -> Arriving:
+        """An object begins, ``before`` is the one before it on its stream.
+
+        What is fetched does not move Largest Object.
+        """
+        if not fetched:
+            self.archive.advance(head.location)
+        at = place(head.location)
+        context = self.context
+        kept = head.length <= context.config.max_cached_object
+        arriving = Arriving(head, at, context.clock.time(), before, kept=kept)
+        context.counts["objects_in"] += 1
+        context.counts["octets_in"] += head.length
+        if at not in self.arriving and not self.archive.known.holds(at):
+            self.arriving[at] = arriving
+            self._stir(at)
+        return arriving
+
+    def refuses(self, at: int) -> bool:
+        """True for an object that is known not to exist (draft-22 §7.1)."""
+        return self.archive.known.holds(at) and self.archive.after(at, at, statuses=True) is None
+
+    def whole(self, arriving: Arriving) -> None:
+        """An object is here: into the cache, and on to whoever waits for it.
+
+        Raises MalformedTrack when it contradicts what is known.
+        """
+        if self.arriving.get(arriving.place) is arriving:
+            del self.arriving[arriving.place]
+        head = arriving.head
+        if arriving.kept:
+            stored = StoredObject(head, tuple(arriving.views))
+            if not self.archive.put(stored, arriving.born):
+                self.context.counts["duplicates"] += 1
+            fan = None if head.subgroup is None else self.fans.get((head.group, head.subgroup))
+            if fan is not None and not fan.closed:
+                fan.superseded(stored, arriving)
+            if head.status:
+                self.stirred()  # it tells what does not exist
+        self._stir(arriving.place)
+
+    def broken(self, arriving: Arriving) -> None:
+        """An object will not be finished by its source."""
+        if self.arriving.get(arriving.place) is arriving:
+            del self.arriving[arriving.place]
+        arriving.fail()
+        self._stir(arriving.place)
+
+    def fetched(self, head: ObjectHead) -> None:
+        """An object came by fetch: a subgroup that waits for it goes on."""
+        if head.subgroup is not None:
+            fan = self.fans.get((head.group, head.subgroup))
+            if fan is not None:
+                fan.advance()
+
+    def absent(self, first: int, last: int) -> None:
+        """These places hold nothing."""
+        self.archive.absent(first, last)
+        for at in [one for one in self.waits if first <= one <= last]:
+            self._stir(at)
+
+    def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
+        """A datagram object: to everyone, unless it came before."""
+        again = self.archive.known.holds(place(head.location))
+        arriving = self.arrives(head, None)
+        arriving.add(payload)
+        arriving.end()
+        self.whole(arriving)
+        if not again:
+            for request in self.subscriptions:
+                request.datagram(head, payload)
+
+    def describe(self, raw: bytes) -> None:
+        """Track Properties: the newest set counts, whole (draft-22 §8.4)."""
+        if raw != self.archive.properties:
+            self.archive.describe(raw)
+            self.order = TrackProperties.decode(raw).default_publisher_group_order
+
+    def ends_at(self, final: Location) -> None:
+        """An upstream says which object is the last."""
+        self.archive.ends_at(final)
+        self.stirred()
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def join(self, request: PublisherHalf) -> None:
+        """A subscription takes part."""
+        self.subscriptions[request] = None
+        for fan in self.fans.values():
+            if not fan.closed:
+                fan.join(request)
+
+    def leave(self, request: PublisherHalf) -> None:
+        """It is over."""
+        self.subscriptions.pop(request, None)
+        for fan in self.fans.values():
+            fan.leave(request)
+
+    def read(self, reader: Reader) -> None:
+        """A delivery is over."""
+        self.readers.discard(reader)
+        if not self.readers and not self.recovering:
+            self.filler.abandon()
+        if self.on_read is not None:
+            self.on_read()
+
+    def may_come_live(self, at: int, *, late: bool) -> bool:
+        """True when the object at this place is still expected on a subscription."""
+        return any(leg.may_bring(at) and (not late or leg.on_its_way(at)) for leg in self.legs)
+
+    def before_arrivals(self, at: int, end: int) -> int:
+        """The last place from ``at`` to ``end`` before the first object that is on its way."""
+        soonest = min((one for one in self.arriving if at < one <= end), default=None)
+        return end if soonest is None else soonest - 1
+
+    def stirred(self) -> None:
+        """Something has changed for everyone who waits."""
+        for at in tuple(self.waits):
+            self._stir(at)
+
+    def too_far_behind(self, requests: Iterable[PublisherHalf]) -> None:
+        """These do not keep up: they can fetch what they lack (draft-22 §9.9)."""
+        for request in requests:
+            self.context.counts["too_far_behind"] += 1
+            request.abort(DoneCode.TOO_FAR_BEHIND, "fetch what is missing")
+
+    def _stir(self, at: int) -> None:
+        waiting = self.waits.pop(at, None)
+        if waiting is not None:
+            for reader in waiting:
+                reader.stirred()

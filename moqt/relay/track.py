@@ -1,0 +1,411 @@
+"""One track at the relay: where it comes from, and who gets it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from moqt.errors import (
+    DoneCode,
+    MalformedTrack,
+    MoqtError,
+    RequestCode,
+    RequestFailed,
+    RequestRefused,
+)
+from moqt.relay.legs import Leg
+from moqt.relay.reading import Reader
+from moqt.relay.recovery import Recovery
+from moqt.relay.spans import place
+from moqt.relay.stock import Stock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from moqt.model import FullTrackName, GroupOrder, Location, LocationRange, Piece
+    from moqt.relay.clock import Planned
+    from moqt.relay.context import RelayContext
+    from moqt.relay.peers import Peer
+    from moqt.session.context import Context
+    from moqt.session.fetches import IncomingFetch
+    from moqt.session.ports import TrackInfo
+    from moqt.session.publications import IncomingSubscribe, PublisherHalf
+    from moqt.session.publishing import IncomingPublish
+    from moqt.session.status import IncomingTrackStatus
+
+    Asked: TypeAlias = IncomingSubscribe | IncomingFetch | IncomingTrackStatus
+
+#: Ends after which a track is not asked for again.
+_FINAL_ENDS: Final = frozenset(
+    {DoneCode.TRACK_ENDED, DoneCode.UNAUTHORIZED, DoneCode.MALFORMED_TRACK}
+)
+
+
+class Question(NamedTuple):
+    """A FETCH or TRACK_STATUS that waits until an upstream says how far the track has come."""
+
+    request: IncomingFetch | IncomingTrackStatus
+    answer: Callable[[], None]
+
+
+class RelayTrack:
+    """A TrackSource fed from upstream; made when it is first asked for or offered."""
+
+    def __init__(
+        self, context: RelayContext, name: FullTrackName, on_idle: Callable[[RelayTrack], None]
+    ) -> None:
+        """``on_idle`` is called when nothing but its cached objects keeps it."""
+        self.context = context
+        self.stock = Stock(context, name)
+        self.stock.on_malformed = self.malformed
+        self.stock.on_read = self._check_idle
+        self._legs = self.stock.legs
+        self._on_idle = on_idle
+        self._pending: dict[IncomingSubscribe, None] = {}
+        self._asking: list[Question] = []
+        self._settled = False
+        self._recovery: Recovery | None = None
+        self._linger: Planned | None = None
+
+    # -- TrackSource -----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> FullTrackName:
+        """Full Track Name."""
+        return self.stock.name
+
+    @property
+    def properties(self) -> bytes:
+        """Track Properties as they came (draft-22 §8.4)."""
+        return self.stock.archive.properties
+
+    @property
+    def largest(self) -> Location | None:
+        """Largest Object."""
+        return self.stock.archive.largest
+
+    @property
+    def ended(self) -> bool:
+        """True when Largest Object is the track's final one."""
+        final = self.stock.archive.final
+        return final is not None and final == self.largest
+
+    def last_within(self, within: LocationRange) -> Location | None:
+        """The last object of the range; its end while that is not known."""
+        end = within.end
+        if end is None:
+            return None
+        return self.stock.archive.last(place(within.start), place(end)) or end
+
+    def objects(
+        self,
+        within: LocationRange,
+        order: GroupOrder,
+        wake: Callable[[], None],
+        fill_timeout: int | None = None,
+    ) -> Iterator[Piece]:
+        """From the cache, and what is missing from upstream."""
+        return Reader(self.stock, order, wake, fill_timeout).run(within)
+
+    # -- downstream ------------------------------------------------------------------------------
+
+    @property
+    def order(self) -> GroupOrder:
+        """DEFAULT_PUBLISHER_GROUP_ORDER."""
+        return self.stock.order
+
+    @property
+    def standing(self) -> bool:
+        """True while an upstream subscription is established."""
+        return any(leg.established for leg in self._legs)
+
+    @property
+    def wanted(self) -> bool:
+        """True while anybody downstream waits for, follows or reads it."""
+        stock = self.stock
+        return bool(stock.subscriptions or self._pending or self._asking or stock.readers)
+
+    @property
+    def busy(self) -> bool:
+        """True while anything but its cached objects keeps it."""
+        return self.wanted or bool(self._legs) or self._recovery is not None
+
+    def awaited_by(self, session: Context) -> bool:
+        """True while a SUBSCRIBE of that session waits for a publisher."""
+        return any(request.session is session for request in self._pending)
+
+    def subscribe(self, request: IncomingSubscribe) -> None:
+        """Serve it once an upstream subscription stands (draft-22 §7.4, §7.6)."""
+        if self.standing:
+            self._attach(request)
+            return
+        self._pending[request] = None
+        request.on_end = lambda: self._pending_over(request)
+        asked = request.parameters
+        wait = min(asked.rendezvous_timeout or 0, int(self.context.config.rendezvous * 1000))
+        if wait:
+            request.refuse_after(wait)
+        self._connect(
+            forward=asked.forward is not False,
+            new_group=asked.new_group_request,
+            rendezvous=wait or None,
+        )
+        if not self._legs and not wait:
+            self._pending.pop(request, None)
+            request.on_end = None
+            self._check_idle()
+            raise RequestRefused(RequestCode.DOES_NOT_EXIST, "no such track")
+
+    def fetch(self, request: IncomingFetch) -> None:
+        """From the cache when it has all; else once upstream has said how far the track is."""
+        wanted = request.parameters.location_filter
+        within = None if wanted is None else wanted.on_fetch(self.largest)
+        known = self.stock.archive.known
+        here = (
+            within is not None
+            and within.end is not None
+            and known.covers(place(within.start), place(within.end))
+        )
+        if here or self._settled or self.standing:
+            request.accept(self)
+        else:
+            self._ask(Question(request, lambda: request.ask(lambda one: one.accept(self))))
+
+    def status(self, request: IncomingTrackStatus) -> None:
+        """TRACK_STATUS, from an upstream subscription."""
+        if self._settled or self.standing:
+            request.accept(self)
+        else:
+            self._ask(Question(request, lambda: request.accept(self)))
+
+    def serve(self, request: PublisherHalf) -> None:
+        """A subscription takes part: a SUBSCRIBE just accepted, or a PUBLISH of ours."""
+        if not request.active:
+            return
+        request.on_end = lambda: self._detach(request)
+        request.on_forward = self._adjust_forward
+        request.on_new_group = self._new_group
+        self.stock.join(request)
+        self._adjust_forward()
+
+    # -- upstream --------------------------------------------------------------------------------
+
+    def offered(self, request: IncomingPublish, peer: Peer) -> None:
+        """PUBLISH of a peer: one more upstream (draft-22 §7.6)."""
+        leg = Leg(self, peer)
+        self._legs.append(leg)
+        leg.accept(request)
+        self._check_idle()
+
+    def publisher_came(self, peer: Peer) -> None:
+        """A peer announces it: follow it there as well when it is followed (draft-22 §7.6)."""
+        if self.stock.subscriptions or self._pending or self._asking:
+            self._connect(forward=self._wants_objects(), only=peer)
+
+    def leg_stands(self, leg: Leg, info: TrackInfo) -> None:
+        """An upstream subscription is established: what waited for it is answered."""
+        self.stock.describe(info.properties.raw)
+        if info.largest is not None:
+            self.stock.archive.advance(info.largest)
+        self._settled = False
+        pending, self._pending = self._pending, {}
+        for request in pending:
+            request.ask(self._attach)
+        self._answer()
+        if self._recovery is not None:
+            self._recovery.upstream(self.largest)
+        self._adjust_forward()
+        self.stock.stirred()
+        self._check_idle()
+
+    def leg_done(self, leg: Leg, code: int, reason: str) -> None:
+        """PUBLISH_DONE of an upstream, all of its streams in."""
+        self._legs.remove(leg)
+        if code not in _FINAL_ENDS:
+            self._lost()
+        elif not self._legs:
+            self._settled = code == DoneCode.TRACK_ENDED
+            self._end(DoneCode(code), reason)
+        self.stock.stirred()
+
+    def leg_failed(self, leg: Leg, error: MoqtError) -> None:
+        """An upstream refused, broke the track, or is gone."""
+        if leg in self._legs:
+            self._legs.remove(leg)
+        if isinstance(error, MalformedTrack):
+            self.malformed(error)
+        elif leg.established:
+            self._lost()
+        elif not self._legs:
+            self._refuse(error)
+        self.stock.stirred()
+        self._check_idle()
+
+    def malformed(self, fault: MalformedTrack) -> None:
+        """End everything of the track at once, keep nothing of it (draft-22 §12.1)."""
+        stock = self.stock
+        if stock.fault is not None:
+            return
+        stock.fault = fault
+        self.context.counts["tracks_malformed"] += 1
+        for leg in tuple(self._legs):
+            leg.cancel()
+        self._legs.clear()
+        stock.filler.abandon()
+        for request in tuple(stock.subscriptions):
+            request.abort(DoneCode.MALFORMED_TRACK, "malformed upstream")
+        self._refuse(fault)
+        stock.archive.clear()
+        stock.stirred()
+        self._on_idle(self)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _attach(self, request: IncomingSubscribe) -> None:
+        request.on_end = None
+        request.accept(self, self.order)
+        self.serve(request)
+
+    def _detach(self, request: PublisherHalf) -> None:
+        self.stock.leave(request)
+        self._adjust_forward()
+        self._check_idle()
+
+    def _pending_over(self, request: IncomingSubscribe) -> None:
+        self._pending.pop(request, None)
+        self._check_idle()
+
+    def _ask(self, question: Question) -> None:
+        """Answer once an upstream stands; from the cache alone when none does."""
+        self._asking.append(question)
+        question.request.on_end = lambda: self._asked_no_more(question)
+        self._connect(forward=False)
+        if not self._legs:
+            self._refuse(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
+
+    def _answer(self) -> None:
+        asking, self._asking = self._asking, []
+        for question in asking:
+            question.request.on_end = None
+            question.answer()
+
+    def _asked_no_more(self, question: Question) -> None:
+        if question in self._asking:
+            self._asking.remove(question)
+            self._check_idle()
+
+    def _connect(
+        self,
+        *,
+        forward: bool,
+        new_group: int | None = None,
+        rendezvous: int | None = None,
+        only: Peer | None = None,
+    ) -> None:
+        """SUBSCRIBE to every publisher that is not asked yet (draft-22 §7.6)."""
+        peers = self.context.candidates(self.name) if only is None else (only,)
+        taken = {leg.peer for leg in self._legs}
+        for peer in peers:
+            if peer in taken or not peer.usable:
+                continue
+            leg = Leg(self, peer)
+            self._legs.append(leg)
+            try:
+                leg.subscribe(forward=forward, new_group=new_group, rendezvous=rendezvous)
+            except MoqtError:
+                self._legs.remove(leg)  # this session is ending
+
+    def _wants_objects(self) -> bool:
+        return any(request.forward for request in self.stock.subscriptions) or any(
+            request.parameters.forward is not False for request in self._pending
+        )
+
+    def _adjust_forward(self) -> None:
+        """Upstream is not paused while anybody downstream is not (draft-22 §7.2)."""
+        wants = self._wants_objects()
+        for leg in self._legs:
+            leg.resume(wants)
+
+    def _new_group(self, wanted: int) -> None:
+        for leg in self._legs:
+            leg.ask_group(wanted)
+
+    def _refuse(self, error: MoqtError) -> None:
+        """No upstream stands: what cannot wait is answered, from the cache if possible."""
+        pending, self._pending = self._pending, {}
+        for request in pending:
+            if request.parameters.rendezvous_timeout and not isinstance(error, MalformedTrack):
+                self._pending[request] = None
+            else:
+                _refuse(request, error)
+        if self.stock.fault is None and self.stock.archive.objects and self.largest is not None:
+            self._answer()
+            return
+        asking, self._asking = self._asking, []
+        for question in asking:
+            _refuse(question.request, error)
+
+    def _lost(self) -> None:
+        """An upstream that stood is gone: go on with another, or wait for one to come."""
+        stock = self.stock
+        for fan in tuple(stock.fans.values()):
+            fan.advance()
+        if self.standing:
+            for fan in tuple(stock.fans.values()):
+                fan.settle()
+        elif not stock.subscriptions:
+            self._check_idle()
+        else:
+            if self._recovery is None:
+                self._recovery = Recovery(stock, self._recovered)
+            self._connect(forward=self._wants_objects())
+
+    def _recovered(self, succeeded: bool) -> None:
+        """Live streams go on from here; or nobody came."""
+        self._recovery = None
+        if not succeeded and not self.standing:
+            self._end(DoneCode.INTERNAL_ERROR, "the publisher is lost")
+            return
+        largest = self.largest
+        for fan in tuple(self.stock.fans.values()):
+            fan.advance()
+            if largest is None or fan.head.group < largest.group:
+                fan.settle()
+        if not self._legs:  # it has ended meanwhile
+            self._end(DoneCode.TRACK_ENDED if self._settled else DoneCode.INTERNAL_ERROR, "")
+
+    def _end(self, code: DoneCode, reason: str) -> None:
+        if self._recovery is not None:
+            return  # it ends when all that was missed has been passed on
+        for fan in tuple(self.stock.fans.values()):
+            fan.advance()
+            fan.settle()
+        for request in tuple(self.stock.subscriptions):
+            request.done(code, reason)
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not self.wanted and self._linger is None:
+            delay = self.context.config.linger
+            self._linger = self.context.clock.call_later(delay, self._idle)
+
+    def _idle(self) -> None:
+        self._linger = None
+        if self.wanted:
+            return
+        for leg in tuple(self._legs):
+            if leg.idle():
+                self._legs.remove(leg)
+        if not self._legs:
+            self.stock.fans.clear()
+            self._on_idle(self)
+
+
+def _refuse(request: Asked, error: MoqtError) -> None:
+    """Answer with what upstream said."""
+    if isinstance(error, RequestFailed) and error.code in RequestCode._value2member_map_:
+        code = RequestCode(error.code)
+        request.refuse(code, error.reason, error.retry_after, error.redirect)
+    elif isinstance(error, MalformedTrack):
+        request.refuse(RequestCode.MALFORMED_TRACK, "malformed upstream")
+    else:
+        request.refuse(RequestCode.INTERNAL_ERROR, "the publisher is lost")
