@@ -142,6 +142,11 @@ class Connection:
         return self._handler
 
     @property
+    def session(self) -> Session:
+        """The protocol core, for parts that run without an event loop, such as a relay's."""
+        return self._session
+
+    @property
     def peer(self) -> PeerInfo:
         """Address, protocol and datagram size of the other end."""
         return self._transport.peer

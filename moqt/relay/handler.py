@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moqt.relay.admission import Admission
 from moqt.session.ports import Unserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.codec.properties import SetupOptions
+    from moqt.relay.admission import Admission
     from moqt.relay.peers import Peer
     from moqt.relay.relay import Relay
     from moqt.session.fetches import IncomingFetch

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Leg:
-    """A TrackReceiver of one session; ``live_from`` is the first place it brings, once it stands."""
+    """A TrackReceiver of one session; ``live_from`` is the first place it brings, if any."""
 
     def __init__(self, track: RelayTrack, peer: Peer) -> None:
         self._track = track

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from moqt.codec.params import NO_PARAMETERS
 
@@ -21,15 +21,29 @@ if TYPE_CHECKING:
     from moqt.session.tracks import OutgoingSubscribeTracks
 
 
+class Holder(Protocol):
+    """Whatever drives a session: a Connection of an event loop, or a test."""
+
+    @property
+    def session(self) -> Session:
+        """The session, from its first event on."""
+        ...
+
+
 class Peer:
     """Requests go out with what this relay shows for itself on that session."""
 
-    def __init__(self, session: Session, identity: str = "") -> None:
-        self.session = session
+    def __init__(self, holder: Holder, identity: str = "") -> None:
+        self._holder = holder
         #: Who it is, for limits and logs; never a secret.
         self.identity = identity
         #: Our tokens for it, in the form in which they may go out now.
         self.tokens: Callable[[], tuple[Token, ...]] | None = None
+
+    @property
+    def session(self) -> Session:
+        """Its session."""
+        return self._holder.session
 
     @property
     def usable(self) -> bool:

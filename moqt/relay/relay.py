@@ -89,6 +89,11 @@ class Relay:
         """It is over, or about to be."""
         self.upstreams.pop(peer, None)
 
+    def let_go(self, peer: Peer) -> None:
+        """A session is about to end: what another one serves too is left here."""
+        for track in tuple(self.tracks.values()):
+            track.let_go(peer)
+
     # -- inside ----------------------------------------------------------------------------------
 
     def interest_changed(self) -> None:

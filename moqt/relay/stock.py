@@ -1,4 +1,4 @@
-"""What the relay has of one track: cached objects, those on their way, and where they go at once."""
+"""What the relay has of one track: objects cached and on their way, and where they go."""
 
 from __future__ import annotations
 

@@ -201,6 +201,13 @@ class RelayTrack:
         if self.stock.subscriptions or self._pending or self._asking:
             self._connect(forward=self._wants_objects(), only=peer)
 
+    def let_go(self, peer: Peer) -> None:
+        """Leave the upstream on a session that another one replaces."""
+        if any(leg.established and leg.peer is not peer for leg in self._legs):
+            for leg in [one for one in self._legs if one.peer is peer]:
+                leg.cancel()
+                self._legs.remove(leg)
+
     def leg_stands(self, leg: Leg, info: TrackInfo) -> None:
         """An upstream subscription is established: what waited for it is answered."""
         self.stock.describe(info.properties.raw)

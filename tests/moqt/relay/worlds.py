@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SPACE = (b"kvcs-1", b"scope", b"model")
 NAME = FullTrackName(SPACE, b"k.raw.s0")
+SERVER = SessionConfig()
 CLIENT = SessionConfig(authority="pair", path="/")
 LIVE = Parameters(
     location_filter=LocationFilter.next_object(),
@@ -146,9 +147,7 @@ class RelayWorld:
         self._pairs += 1
         return Pair(seed=self.seed + self._pairs, clock=self.clock, **{**self.faults, **faults})
 
-    def _serve(
-        self, relay: Relay, pair: Pair, end: Any, config: SessionConfig = SessionConfig()
-    ) -> Peer:
+    def _serve(self, relay: Relay, pair: Pair, end: Any, config: SessionConfig = SERVER) -> Peer:
         made: list[RelayHandler] = []
 
         class Late(Unserved):
@@ -158,6 +157,6 @@ class RelayWorld:
                 return getattr(made[0], name)
 
         side = Side(pair, end, Late(), config)
-        peer = Peer(side.session)
+        peer = Peer(side)
         made.append(RelayHandler(relay, peer, Admission(relay.context)))
         return peer
