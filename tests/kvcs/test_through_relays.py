@@ -1,0 +1,72 @@
+"""KVCS through our relay, and through two in a chain, over real sockets: nothing beyond MOQT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from moqt.relay.config import RelayConfig
+from moqt.relay.service import RelayService, ServiceConfig
+from moqt.relay.upstreams import Upstream
+from tests.kvcs.endpoints import Cache, World, check
+from transport.url import MoqtUrl
+
+pytestmark = pytest.mark.e2e
+
+
+async def relay(world: World, *upstreams: str, **limits: Any) -> tuple[RelayService, str]:
+    """A relay on a free port, and its URL."""
+    service = RelayService(
+        ServiceConfig(
+            host="127.0.0.1",
+            port=0,
+            tls=world.server_tls,
+            relay=RelayConfig(**limits),
+            upstreams=tuple(
+                Upstream(url=MoqtUrl.parse(url), tls=world.client_tls) for url in upstreams
+            ),
+        )
+    )
+    await service.start()
+    world.defer(service.close)
+    return service, f"moqt://127.0.0.1:{service.port}/"
+
+
+async def publisher(world: World, url: str) -> Any:
+    made, _ = await world.publisher()
+    await made.dial([url], tls=world.client_tls)
+    return made
+
+
+@pytest.mark.parametrize("depth", [1])
+async def test_before_during_after_and_a_part(world, depth) -> None:
+    cache = Cache(layers=8)
+    origin, url = await relay(world)
+    made = await publisher(world, url)
+    services = [origin]
+    for _ in range(depth - 1):
+        service, url = await relay(world, url)
+        services.append(service)
+        await world.until(lambda: services[-1].relay.upstreams)
+    publication = made.open(cache.descriptor, tokens=cache.tokens)
+    early = await world.consumer(url)
+    (found,) = await early.discover(cache.descriptor, cache.tokens, wait=5)
+    before = await early.retrieve(found)
+    await cache.put(publication, 0, 3)
+    middle = await (await world.consumer(url)).retrieve(publication.name)
+    assert (await middle.layer(1)).buffers["k"] == cache.k[1]
+    await cache.put(publication, 4)
+    await publication.finish()
+    late = await (await world.consumer(url)).retrieve(publication.name)
+    part = await (await world.consumer(url)).retrieve(publication.name, layers=(2, 4), blocks=2)
+    for retrieval, mode in (
+        (before, "live"),
+        (middle, "live"),
+        (late, "completed"),
+        (part, "completed"),
+    ):
+        await check(retrieval, cache)
+        assert retrieval.report().mode == mode
+    for service in services:
+        assert service.relay.context.counts["duplicates"] == 0
