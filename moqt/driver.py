@@ -127,6 +127,8 @@ class Connection:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
+        #: What it was made with.
+        self.config = config
         self._handler = handler(self)
         self._session = Session(transport, self._handler, config)
         self._ready = asyncio.Event()

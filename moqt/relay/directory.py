@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from moqt.session.prefixes import under
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from moqt.model import FullTrackName, TrackNamespace
+    from moqt.relay.admission import Admission
     from moqt.relay.peers import Peer
     from moqt.session.namespaces import IncomingSubscribeNamespace
 
@@ -20,9 +21,7 @@ class Directory:
     def __init__(self) -> None:
         self._announced: dict[TrackNamespace, dict[Peer, int]] = {}
         # Interests by prefix: a namespace meets at most as many prefixes as it has fields.
-        self._interests: dict[TrackNamespace, dict[IncomingSubscribeNamespace, None]] = {}
-        #: May the reader behind an interest know of a namespace?
-        self.may_know: Callable[[IncomingSubscribeNamespace, TrackNamespace], bool] | None = None
+        self._interests: dict[TrackNamespace, dict[IncomingSubscribeNamespace, Admission]] = {}
 
     def __len__(self) -> int:
         """Namespaces announced."""
@@ -37,8 +36,8 @@ class Directory:
         fresh = not peers
         peers[peer] = peers.get(peer, 0) + 1
         if fresh:
-            for interest in self._interested(namespace):
-                self._tell(interest, namespace)
+            for interest, admission in self._interested(namespace):
+                self._tell(interest, namespace, admission)
         return fresh
 
     def withdraw(self, namespace: TrackNamespace, peer: Peer) -> bool:
@@ -53,7 +52,7 @@ class Directory:
         if peers:
             return False
         del self._announced[namespace]
-        for interest in self._interested(namespace):
+        for interest, _ in self._interested(namespace):
             if interest.matches(namespace):
                 interest.gone(namespace)
         return True
@@ -69,25 +68,25 @@ class Directory:
             found.update(dict.fromkeys(self._announced.get(namespace[:length], ())))
         return list(found)
 
-    def interested(self, interest: IncomingSubscribeNamespace) -> None:
-        """Tell what there is, and keep it informed until ``leave``."""
-        self._interests.setdefault(interest.prefix, {})[interest] = None
-        self.tell_all(interest)
+    def interested(self, interest: IncomingSubscribeNamespace, admission: Admission) -> None:
+        """Tell what there is, and keep it informed until ``leave``.
+
+        ``admission`` decides of each namespace whether the reader may know of it (§15).
+        """
+        self._interests.setdefault(interest.prefix, {})[interest] = admission
+        for namespace in tuple(self._announced):
+            if under(namespace, interest.prefix):
+                self._tell(interest, namespace, admission)
 
     def moved(self, interest: IncomingSubscribeNamespace, before: TrackNamespace) -> None:
         """Its prefix was ``before`` (REQUEST_UPDATE)."""
-        self._remove(interest, before)
-        self.interested(interest)
+        admission = self._remove(interest, before)
+        if admission is not None:
+            self.interested(interest, admission)
 
     def leave(self, interest: IncomingSubscribeNamespace, prefix: TrackNamespace) -> None:
         """Nobody wants to hear any more."""
         self._remove(interest, prefix)
-
-    def tell_all(self, interest: IncomingSubscribeNamespace) -> None:
-        """Every namespace under its prefix."""
-        for namespace in tuple(self._announced):
-            if under(namespace, interest.prefix):
-                self._tell(interest, namespace)
 
     def prefixes(self) -> list[TrackNamespace]:
         """The shortest prefixes that cover all interests (draft-22 §7.5)."""
@@ -97,20 +96,29 @@ class Directory:
                 found.append(prefix)
         return found
 
-    def _tell(self, interest: IncomingSubscribeNamespace, namespace: TrackNamespace) -> None:
-        if self.may_know is None or self.may_know(interest, namespace):
+    @staticmethod
+    def _tell(
+        interest: IncomingSubscribeNamespace, namespace: TrackNamespace, admission: Admission
+    ) -> None:
+        if admission.may_know(interest, namespace):
             interest.found(namespace)
 
-    def _interested(self, namespace: TrackNamespace) -> list[IncomingSubscribeNamespace]:
+    def _interested(
+        self, namespace: TrackNamespace
+    ) -> list[tuple[IncomingSubscribeNamespace, Admission]]:
         return [
             interest
             for length in range(len(namespace) + 1)
-            for interest in tuple(self._interests.get(namespace[:length], ()))
+            for interest in tuple(self._interests.get(namespace[:length], {}).items())
         ]
 
-    def _remove(self, interest: IncomingSubscribeNamespace, prefix: TrackNamespace) -> None:
+    def _remove(
+        self, interest: IncomingSubscribeNamespace, prefix: TrackNamespace
+    ) -> Admission | None:
         interests = self._interests.get(prefix)
-        if interests is not None:
-            interests.pop(interest, None)
-            if not interests:
-                del self._interests[prefix]
+        if interests is None:
+            return None
+        admission = interests.pop(interest, None)
+        if not interests:
+            del self._interests[prefix]
+        return admission

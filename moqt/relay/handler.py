@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moqt.relay.admission import FETCHES, INTERESTS, NAMESPACES, PUBLISHES, SUBSCRIPTIONS
 from moqt.session.ports import Unserved
 
 if TYPE_CHECKING:
@@ -36,22 +37,22 @@ class RelayHandler(Unserved):
 
     def on_subscribe(self, request: IncomingSubscribe) -> None:
         """Live, and filled from the cache."""
-        self.admission.request("subscriptions", request)
+        self.admission.request(SUBSCRIPTIONS, request)
         self.relay.track(request.name).subscribe(request)
 
     def on_fetch(self, request: IncomingFetch) -> None:
         """From the cache, and from upstream what is missing."""
-        self.admission.request("fetches", request)
+        self.admission.request(FETCHES, request)
         self.relay.track(request.name).fetch(request)
 
     def on_track_status(self, request: IncomingTrackStatus) -> None:
         """What SUBSCRIBE_OK would say."""
-        self.admission.request("fetches", request)
+        self.admission.request(FETCHES, request)
         self.relay.track(request.name).status(request)
 
     def on_publish_namespace(self, request: IncomingPublishNamespace) -> None:
         """The peer has tracks."""
-        self.admission.request("namespaces", request)
+        self.admission.request(NAMESPACES, request)
         namespace, relay, peer = request.namespace, self.relay, self.peer
         request.accept()
         if request.active:
@@ -60,8 +61,9 @@ class RelayHandler(Unserved):
 
     def on_subscribe_namespace(self, request: IncomingSubscribeNamespace) -> None:
         """Tell what there is under a prefix, and what comes and goes."""
-        self.admission.request("interests", request)
-        relay = self.relay
+        self.admission.check_prefix(request.prefix)
+        self.admission.request(INTERESTS, request)
+        relay, admission = self.relay, self.admission
         prefix = request.prefix
 
         def over() -> None:
@@ -78,17 +80,18 @@ class RelayHandler(Unserved):
         if request.active:
             request.on_end = over
             request.on_change = changed
-            relay.directory.interested(request)
+            relay.directory.interested(request, admission)
             relay.interest_changed()
 
     def on_subscribe_tracks(self, request: IncomingSubscribeTracks) -> None:
         """Offer the tracks under a prefix."""
-        self.admission.request("interests", request)
-        self.relay.offers.interested(request)
+        self.admission.check_prefix(request.prefix)
+        self.admission.request(INTERESTS, request)
+        self.relay.offers.interested(request, self.admission)
 
     def on_publish(self, request: IncomingPublish) -> None:
         """A track on offer: one more upstream of it."""
-        self.admission.request("publishes", request)
+        self.admission.request(PUBLISHES, request)
         track = self.relay.track(request.name)
         track.offered(request, self.peer)
         if request.active:

@@ -8,6 +8,7 @@ from moqt.session.prefixes import under
 
 if TYPE_CHECKING:
     from moqt.model import FullTrackName, TrackNamespace
+    from moqt.relay.admission import Admission
     from moqt.relay.relay import Relay
     from moqt.relay.track import RelayTrack
     from moqt.session.tracks import IncomingSubscribeTracks
@@ -20,7 +21,7 @@ class Offers:
         self._relay = relay
         # How many PUBLISH there are of each track.
         self._offered: dict[FullTrackName, int] = {}
-        self._interests: dict[IncomingSubscribeTracks, None] = {}
+        self._interests: dict[IncomingSubscribeTracks, Admission] = {}
 
     def __len__(self) -> int:
         """Tracks on offer."""
@@ -48,13 +49,13 @@ class Offers:
         """True when somebody wants every track of this namespace."""
         return any(under(namespace, interest.prefix) for interest in self._interests)
 
-    def interested(self, interest: IncomingSubscribeTracks) -> None:
+    def interested(self, interest: IncomingSubscribeTracks, admission: Admission) -> None:
         """Offer what there is and what will be, until it ends."""
         interest.on_end = lambda: self._left(interest)
         interest.on_change = lambda: self._offer_all(interest)
         interest.accept()
         if interest.active:
-            self._interests[interest] = None
+            self._interests[interest] = admission
             self._offer_all(interest)
             self._relay.interest_changed()
 
@@ -78,8 +79,11 @@ class Offers:
         self._relay.interest_changed()
 
     def _offer(self, track: RelayTrack, interest: IncomingSubscribeTracks) -> None:
+        admission = self._interests[interest]
         if track.awaited_by(interest.session):
             return  # its SUBSCRIBE is about to be answered (draft-22 §7.6)
+        if not admission.may_know(interest, track.name.namespace, track.name.name):
+            return
         request = interest.publish(track, track.order)
         if request is not None:
             track.serve(request)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from moqt.endpoint import serve
 from moqt.monitor import Monitor
-from moqt.relay.admission import Admission
+from moqt.relay.admission import AdmissionLimits, Gate, Judge
 from moqt.relay.config import RelayConfig
 from moqt.relay.handler import RelayHandler
 from moqt.relay.peers import Peer
@@ -19,9 +20,14 @@ from moqt.session.config import SessionConfig
 from transport.config import QuicOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moqt.driver import Connection
     from moqt.endpoint import Server
+    from moqt.relay.admission import Admission
     from moqt.relay.spill import Spill
+    from moqt.session.tokens import TokenVerifier
+    from transport.api import TransportSession
     from transport.config import ServerTls
 
 _log = logging.getLogger(__name__)
@@ -47,6 +53,9 @@ class ServiceConfig:
     relay: RelayConfig = field(default_factory=RelayConfig)
     session: SessionConfig = field(default_factory=SessionConfig)
     quic: QuicOptions = field(default_factory=_quic)
+    admission: AdmissionLimits = field(default_factory=AdmissionLimits)
+    #: Makes the judge of one session; without it everything is open to everybody.
+    judge: Callable[[TransportSession], TokenVerifier] | None = None
     upstreams: tuple[Upstream, ...] = ()
     #: Where clients are sent when the relay leaves; "" is here again.
     successor: str = ""
@@ -61,7 +70,9 @@ class RelayService:
         self.config = config
         self.monitor = monitor or Monitor()
         self.relay = Relay(asyncio.get_running_loop(), config.relay, spill)
-        self.uplinks = Uplinks(self.relay, self._handler, quic=config.quic, monitor=self.monitor)
+        self.gate = Gate(self.relay.context, config.admission, time.time)
+        self.uplinks = Uplinks(self.relay, quic=config.quic, monitor=self.monitor)
+        self._admissions: set[Admission] = set()
         self._server: Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -77,8 +88,8 @@ class RelayService:
             config.host,
             config.port,
             tls=config.tls,
-            handler=lambda connection: self._handler(connection, Peer(connection)),
-            config=config.session,
+            handler=self._handler,
+            config=self._session,
             quic=config.quic,
             monitor=self.monitor,
         )
@@ -118,10 +129,28 @@ class RelayService:
             raise RuntimeError("the relay has not been started: await start()")
         return self._server
 
-    def _handler(self, connection: Connection, peer: Peer) -> RelayHandler:
-        return RelayHandler(self.relay, peer, Admission(self.relay.context, peer.identity))
+    def _session(self, transport: TransportSession) -> SessionConfig:
+        judge = self.config.judge
+        if judge is None:
+            return self.config.session
+        return replace(self.config.session, token_verifier=judge(transport))
+
+    def _handler(self, connection: Connection) -> RelayHandler:
+        judge = connection.config.token_verifier
+        admission = self.gate.admission(
+            lambda: connection.peer.address[0], judge if isinstance(judge, Judge) else None
+        )
+        handler = RelayHandler(self.relay, Peer(connection), admission)
+        self._admissions.add(admission)
+        connection.when_closed(lambda: self._admissions.discard(admission))
+        return handler
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP)
             self.relay.sweep()
+
+    def review(self) -> None:
+        """Ask the judge again for everything that stands: keys or scopes have changed."""
+        for admission in tuple(self._admissions):
+            admission.review()

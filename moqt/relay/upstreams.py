@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from moqt.endpoint import connect
 from moqt.errors import MoqtError
 from moqt.relay.peers import Peer
+from moqt.session.ports import Unserved
 from transport.config import ClientTls
 from transport.errors import InvalidUrl, TransportError
 from transport.url import MoqtUrl
@@ -21,12 +22,9 @@ if TYPE_CHECKING:
     from moqt.driver import Connection
     from moqt.model import TrackNamespace
     from moqt.monitor import Monitor
-    from moqt.relay.handler import RelayHandler
     from moqt.relay.relay import Relay
+    from moqt.session.ports import RequestHandler
     from transport.config import QuicOptions
-
-    #: Makes the handler of a session that we dial.
-    HandlerMaker = Callable[[Connection, Peer], RelayHandler]
 
 _log = logging.getLogger(__name__)
 
@@ -54,13 +52,11 @@ class Uplinks:
     def __init__(
         self,
         relay: Relay,
-        handler: HandlerMaker,
         *,
         quic: QuicOptions | None = None,
         monitor: Monitor | None = None,
     ) -> None:
         self._relay = relay
-        self._handler = handler
         self._quic = quic
         self._monitor = monitor
         self._tasks: set[asyncio.Task[None]] = set()
@@ -106,13 +102,13 @@ class Uplinks:
         made: list[Peer] = []
         leaving: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def handler(connection: Connection) -> RelayHandler:
+        def handler(connection: Connection) -> RequestHandler:
             peer = Peer(connection, f"upstream {upstream.url}")
             tokens = upstream.tokens
             if tokens is not None:
                 peer.tokens = lambda: tokens(connection)
             made.append(peer)
-            return self._handler(connection, peer)
+            return Unserved()  # an upstream has nothing to ask of us
 
         connection = await connect(
             url, handler=handler, tls=upstream.tls, quic=self._quic, monitor=self._monitor

@@ -15,10 +15,10 @@ from moqt.errors import (
     StreamReset,
 )
 from moqt.model import GroupOrder, LocationFilter, LocationFilterType
+from moqt.session.answering import IncomingRequest
 from moqt.session.filters import RangeFilters
 from moqt.session.ports import TrackInfo
 from moqt.session.ranges import Delivery, RangeStream
-from moqt.session.requests import IncomingRequest
 from moqt.session.state import FETCHER, RESPONDER, Request
 from moqt.session.track_requests import TrackRequest
 from moqt.session.updatable import UpdatableRequest
@@ -175,6 +175,12 @@ class IncomingFetch(IncomingRequest):
         super().updated(message, refusal)
         if refusal is not None and out is not None:
             out.cancel(StreamCode.CANCELLED)
+
+    def revoke(self, code: int) -> None:
+        """No longer granted: the data stream says why it ends."""
+        if self._out is not None:
+            self._out.cancel(code)
+        super().revoke(code)
 
     def withdrawn(self) -> None:
         """Cancelled: the data stream is reset with it (draft-22 §3.2)."""

@@ -88,11 +88,6 @@ class IncomingPublishNamespace(LastingRequest):
             self.grant()
             self.answer_updates()
 
-    def revoke(self, code: int) -> None:
-        """Take the acceptance back (draft-22 §4.1)."""
-        if self.state is Request.ESTABLISHED:
-            self.withdraw(code)
-
 
 class OutgoingSubscribeNamespace(UpdatableRequest):
     """An interest of ours; ``cancel`` ends it."""

@@ -9,12 +9,13 @@ from moqt.codec.datagram import encode_datagram
 from moqt.codec.params import Parameters, Scope
 from moqt.errors import DoneCode, RequestCode, RequestRefused, StreamCode
 from moqt.model import GroupOrder
+from moqt.session.answering import IncomingRequest
 from moqt.session.checks import check_spans
 from moqt.session.fetches import WHOLE_TRACK
 from moqt.session.filters import RangeFilters
 from moqt.session.lifetimes import Lifetime
 from moqt.session.ranges import Delivery, Place, RangeStream
-from moqt.session.requests import IncomingRequest, RequestStream
+from moqt.session.requests import RequestStream
 from moqt.session.state import RESPONDER, Request
 from moqt.session.subgroups import SubgroupStream
 from moqt.session.timeouts import UNLIMITED
@@ -282,6 +283,13 @@ class IncomingSubscribe(PublisherHalf, IncomingRequest):
     def updated(self, message: m.RequestUpdate, refusal: RequestRefused | None) -> None:
         """The subscriber changes what it wants."""
         self.apply_update(message, refusal)
+
+    def revoke(self, code: int) -> None:
+        """No longer granted: PUBLISH_DONE says so."""
+        if self.state is Request.PENDING:
+            super().revoke(code)
+        else:
+            self.abort(DoneCode.UNAUTHORIZED, "no longer granted")
 
     def refuse_after(self, milliseconds: int) -> None:
         """TIMEOUT unless it is answered by then (draft-22 §9.20.6)."""

@@ -20,10 +20,11 @@ from moqt.errors import (
     StreamCode,
 )
 from moqt.model import LocationFilter, RangeFilterType
+from moqt.session.answering import IncomingRequest
 from moqt.session.filters import RangeFilters
 from moqt.session.lifetimes import Lifetime
 from moqt.session.publications import PublisherHalf
-from moqt.session.requests import IncomingRequest, OutgoingRequest
+from moqt.session.requests import OutgoingRequest
 from moqt.session.state import OFFERED, PUBLISHER, Request
 from moqt.session.subscriptions import SubscriberHalf
 from moqt.session.timeouts import UNLIMITED
@@ -318,6 +319,13 @@ class IncomingPublish(SubscriberHalf, IncomingRequest):
         """Of no use to one who has not accepted."""
 
     # -- ends ------------------------------------------------------------------------------------
+
+    def revoke(self, code: int) -> None:
+        """The publisher may not publish it any more."""
+        if self.state is Request.PENDING:
+            super().revoke(code)
+        else:
+            self._fail(RequestFailed(RequestCode.UNAUTHORIZED, "no longer granted"), code)
 
     def peer_finished(self) -> None:
         """FIN without PUBLISH_DONE is a failure (draft-22 §6.4.2.2)."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from moqt.codec import messages as m
 from moqt.codec.params import Parameters, Scope
-from moqt.session.requests import IncomingRequest, OutgoingRequest
+from moqt.session.answering import IncomingRequest
+from moqt.session.requests import OutgoingRequest
 from moqt.session.state import STATUS_ANSWERER, STATUS_ASKER, Request
 
 if TYPE_CHECKING:

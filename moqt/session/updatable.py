@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 from moqt.codec import messages as m
 from moqt.codec.params import Parameters, Place
 from moqt.errors import Misuse, StreamCode
+from moqt.session.answering import IncomingRequest
 from moqt.session.lifetimes import Lifetime
-from moqt.session.requests import IncomingRequest, OutgoingRequest
+from moqt.session.requests import OutgoingRequest
 from moqt.session.state import Request
 from moqt.session.updates import OwnUpdates, check_update
 

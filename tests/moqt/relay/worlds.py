@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.model import FullTrackName, LocationFilter
 from moqt.publisher import Catalog, Track
-from moqt.relay.admission import Admission
+from moqt.relay.admission import AdmissionLimits, Gate
 from moqt.relay.config import RelayConfig
 from moqt.relay.handler import RelayHandler
 from moqt.relay.peers import Peer
@@ -97,6 +97,8 @@ class RelayWorld:
         self.seed = seed
         self.faults = faults
         self._pairs = 0
+        self.limits = AdmissionLimits()
+        self.gates: dict[Relay, Gate] = {}
         self.relay = self.another(config)
 
     def another(self, config: RelayConfig | None = None) -> Relay:
@@ -158,5 +160,8 @@ class RelayWorld:
 
         side = Side(pair, end, Late(), config)
         peer = Peer(side)
-        made.append(RelayHandler(relay, peer, Admission(relay.context)))
+        gate = self.gates.get(relay)
+        if gate is None:
+            gate = self.gates[relay] = Gate(relay.context, self.limits)
+        made.append(RelayHandler(relay, peer, gate.admission(lambda: "somebody")))
         return peer
