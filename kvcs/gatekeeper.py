@@ -180,6 +180,11 @@ class Gatekeeper:
         """
         return Guard(self, certificate, Meter(self._limits))
 
+    def refresh(self) -> None:
+        """Look whether issuers have changed; the relay does so now and then."""
+        if self._issuers is not None:
+            self._refresh(self._issuers, self._wall())
+
     def wall_time(self) -> float:
         """Unix time."""
         return self._wall()

@@ -166,10 +166,13 @@ class _Signalled(Exception):
         self.number = number
 
 
-def run(work: Callable[[], Coroutine[Any, Any, None]], loop: str) -> None:
+def run(
+    work: Callable[[], Coroutine[Any, Any, None]], loop: str, *, until_signal: bool = False
+) -> None:
     """Run ``work`` on a new event loop of the kind named; the first of SIGNALS cancels it.
 
-    Raises what ``Command`` ends with after a signal, UsageError without uvloop.
+    Raises what ``Command`` ends with after a signal, unless the work is meant to run
+    ``until_signal``; UsageError without uvloop.
     """
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
@@ -179,7 +182,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]], loop: str) -> None:
         # A loop gives back the default, not what was there: ignored, under nohup and in a script.
         for number, handler in before.items():
             signal.signal(number, handler)
-    if caught is not None:
+    if caught is not None and not until_signal:
         raise _Signalled(caught)
 
 

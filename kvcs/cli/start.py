@@ -23,6 +23,11 @@ def keygen() -> None:
     _start("keygen")
 
 
+def relay() -> None:
+    """kvcs-relay."""
+    _start("relay")
+
+
 def _start(name: str) -> None:
     try:
         main = import_module(f"kvcs.cli.{name}").main

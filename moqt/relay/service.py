@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from moqt.driver import Connection
     from moqt.endpoint import Server
-    from moqt.relay.admission import Admission
     from moqt.relay.spill import Spill
     from moqt.session.tokens import TokenVerifier
     from transport.api import TransportSession
@@ -72,7 +71,6 @@ class RelayService:
         self.relay = Relay(asyncio.get_running_loop(), config.relay, spill)
         self.gate = Gate(self.relay.context, config.admission, time.time)
         self.uplinks = Uplinks(self.relay, quic=config.quic, monitor=self.monitor)
-        self._admissions: set[Admission] = set()
         self._server: Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -80,6 +78,11 @@ class RelayService:
     def port(self) -> int:
         """The UDP port it listens on."""
         return self._listening.port
+
+    @property
+    def connections(self) -> set[Connection]:
+        """Sessions that clients have opened."""
+        return self._listening.connections
 
     async def start(self) -> Self:
         """Listen, and dial the upstreams. Raises transport.errors.TransportError."""
@@ -140,10 +143,7 @@ class RelayService:
         admission = self.gate.admission(
             lambda: connection.peer.address[0], judge if isinstance(judge, Judge) else None
         )
-        handler = RelayHandler(self.relay, Peer(connection), admission)
-        self._admissions.add(admission)
-        connection.when_closed(lambda: self._admissions.discard(admission))
-        return handler
+        return RelayHandler(self.relay, Peer(connection), admission)
 
     async def _sweep(self) -> None:
         while True:
@@ -152,5 +152,6 @@ class RelayService:
 
     def review(self) -> None:
         """Ask the judge again for everything that stands: keys or scopes have changed."""
-        for admission in tuple(self._admissions):
-            admission.review()
+        for connection in tuple(self.connections):
+            if isinstance(connection.handler, RelayHandler):
+                connection.handler.admission.review()

@@ -1,0 +1,380 @@
+"""kvcs-relay: publications come in once and go to many; cached, and closed to strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import socket
+import time
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kvcs.cli import relayfile
+from kvcs.cli.command import LOOPS, Command, run
+from kvcs.cli.options import gathered, versioned
+from kvcs.cli.output import choose_output
+from kvcs.cli.relayfile import RelayFile, UpstreamEntry
+from kvcs.cli.values import ADDRESS, FILE, URL, Address, Parsed
+from kvcs.errors import InvalidInput, OutputFailed
+from kvcs.gatekeeper import Gatekeeper
+from moqt.monitor import Monitor
+from moqt.relay.service import RelayService, ServiceConfig
+from moqt.relay.spill import Spill
+from moqt.relay.upstreams import Upstream
+from moqt.trace import Trace
+from transport.config import ClientTls, ServerTls
+from transport.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kvcs.cli.output import Output
+    from transport.url import MoqtUrl
+
+_log = logging.getLogger(__name__)
+
+#: Memory for objects when nothing is said.
+DEFAULT_CACHE: Final = 1 << 30
+#: Seconds between two questions whether keys of issuers have changed.
+REVIEW: Final = 5.0
+SIZE: Final = Parsed("size", relayfile.parse_size)
+
+EPILOG: Final = """\b
+Examples
+
+\b
+  A first try on one machine, open to everybody who reaches it:
+    kvcs-keygen certificate tls
+    kvcs-relay --listen 127.0.0.1:4443 --cert tls/server.pem --key tls/server.key --open
+    kvcs-pub cache.safetensors --scope-key scope.key --relay moqt://127.0.0.1:4443/ --ca tls/ca.pem
+    kvcs-sub --scope-key scope.key --tokens @prompt --model m --from moqt://127.0.0.1:4443/ \\
+      --ca tls/ca.pem
+\b
+  For those who show a token of an issuer, with 32 GiB of cache, numbers for Prometheus, and a
+  relay upstream that is asked for what nobody has announced here:
+    kvcs-relay --listen 0.0.0.0:4443 --cert server.pem --key server.key \\
+      --issuers /etc/kvcs/issuers --audience relay-1 --cache 32GiB --metrics 127.0.0.1:9464 \\
+      --upstream moqt://relay-0.example:4443/
+\b
+  All of it from a file (docs/relay.md lists its members), and a look whether it is right:
+    kvcs-relay --config /etc/kvcs/relay.toml --check
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayOptions:
+    """Everything that kvcs-relay was told."""
+
+    config: Path | None
+    check: bool
+    listen: Address | None
+    cert: Path | None
+    key: Path | None
+    cache: int | None
+    spill: Path | None
+    upstream: tuple[MoqtUrl, ...]
+    upstream_ca: Path | None
+    issuers: tuple[Path, ...]
+    audience: tuple[str, ...]
+    clients: Path | None
+    open: bool
+    metrics: Address | None
+    status: bool
+    trace: Path | None
+    json: bool
+    verbose: int
+    loop: str
+
+    def settled(self) -> RelayFile:
+        """The file with what the options say instead. Raises UsageError, InvalidInput."""
+        file = RelayFile() if self.config is None else relayfile.load(self.config)
+        given: dict[str, Any] = {
+            "listen": self.listen,
+            "cert": self.cert,
+            "key": self.key,
+            "memory": self.cache,
+            "spill_directory": self.spill,
+            "issuers": self.issuers or None,
+            "audience": self.audience or None,
+            "clients": self.clients,
+            "open": self.open or None,
+            "metrics": self.metrics,
+        }
+        if self.upstream:
+            given["upstreams"] = tuple(
+                UpstreamEntry(url=url, ca=self.upstream_ca) for url in self.upstream
+            )
+        elif self.upstream_ca is not None:
+            raise click.UsageError("--upstream-ca goes with --upstream URL")
+        chosen = {name: value for name, value in given.items() if value is not None}
+        file = dataclasses.replace(file, **chosen)
+        if file.listen is None:
+            raise click.UsageError("where to listen? Give --listen HOST:PORT")
+        if file.cert is None or file.key is None:
+            raise click.UsageError(
+                "give --cert FILE and --key FILE; kvcs-keygen certificate makes both"
+            )
+        if not (file.open or file.issuers or file.clients):
+            raise click.UsageError(
+                "who may use it? Give --issuers PATH with --audience NAME (kvcs-token makes both"
+                " keys and tokens), or --clients FILE, or --open for everybody"
+            )
+        return file
+
+
+@click.command(cls=Command, epilog=EPILOG)
+@click.option("--config", type=FILE, help="Read a TOML file first; the options below go before it.")
+@click.option("--check", is_flag=True, help="Only say whether configuration and files are right.")
+@click.option("--listen", type=ADDRESS, help="Wait for sessions here; port 0 takes a free one.")
+@click.option("--cert", type=FILE, help="Own certificate and chain, PEM.")
+@click.option("--key", type=FILE, help="Its private key, PEM.")
+@click.option("--cache", type=SIZE, help="Memory for objects, such as 8GiB.  [default: 1GiB]")
+@click.option("--spill", type=FILE, help="Directory for what memory does not hold.")
+@click.option(
+    "--upstream",
+    type=URL,
+    multiple=True,
+    help="Relay to ask for what nobody has announced here; repeat it for more.",
+)
+@click.option("--upstream-ca", type=FILE, help="Trust this CA (PEM) there.")
+@click.option(
+    "--issuers",
+    type=FILE,
+    multiple=True,
+    help="Public keys of token issuers: a PEM file, or a directory of them; read again when they"
+    " change.",
+)
+@click.option(
+    "--audience", metavar="NAME", multiple=True, help="What tokens for this relay are called."
+)
+@click.option("--clients", type=FILE, help="Clients known by their certificates, TOML.")
+@click.option("--open", is_flag=True, help="Let everybody do everything, and know it.")
+@click.option(
+    "--metrics", type=ADDRESS, help="Serve /metrics, /health, /ready and /status over HTTP here."
+)
+@click.option("--status", is_flag=True, help="Show sessions, tracks, hits and traffic, live.")
+@click.option(
+    "--trace",
+    type=FILE,
+    help="Write what each session does to this file, as lines of JSON; no payload, no tokens.",
+)
+@versioned
+@click.option("--json", is_flag=True, help="Write each event as a line of JSON.")
+@click.option("-v", "--verbose", count=True, help="Log more; -vv logs all.")
+@click.option(
+    "--loop",
+    type=click.Choice(LOOPS),
+    default="asyncio",
+    show_default=True,
+    help="Event loop; auto takes uvloop if it is installed.",
+)
+@gathered(RelayOptions)
+def main(options: RelayOptions) -> None:
+    """Relay publications: take each once, keep it, and serve it to many.
+
+    SIGTERM and SIGINT end it in good order: clients are told to go elsewhere (GOAWAY) and have the
+    drain time of the configuration to do so; a second signal ends it at once.
+    """
+    file = options.settled()
+    output = choose_output(as_json=options.json)
+    try:
+        run(lambda: serve(options, file, output), options.loop, until_signal=True)
+    finally:
+        output.close()
+
+
+async def serve(options: RelayOptions, file: RelayFile, output: Output) -> None:
+    """Until a signal comes."""
+    gatekeeper = _gatekeeper(file)
+    with _watched(options) as monitor, _spill(file) as spill:
+        service = RelayService(_config(file, gatekeeper), monitor=monitor, spill=spill)
+        if options.check:
+            _check(file)
+            output.say("checked", "the configuration is right", config=str(options.config or ""))
+            return
+        async with AsyncExitStack() as stack:
+            port = await _start(service, file, output)
+            stack.push_async_callback(service.close)
+            if file.metrics is not None:
+                stack.enter_context(_metrics(service, file.metrics, output))
+            stack.enter_context(_reviewing(service, gatekeeper))
+            _notify("READY=1", f"STATUS=listening on port {port}")
+            try:
+                await _for_ever(service, options)
+            finally:
+                _notify("STOPPING=1")
+                await _leave(service, file, output)
+        if options.json:
+            output.say("stats", "", **monitor.to_json())
+
+
+async def _start(service: RelayService, file: RelayFile, output: Output) -> int:
+    place = file.listen
+    if place is None:
+        raise click.UsageError("where to listen? Give --listen HOST:PORT")
+    try:
+        await service.start()
+    except (OSError, TransportError) as error:
+        raise OutputFailed(f"cannot listen on {place.host}:{place.port}: {error}") from error
+    output.say(
+        "listening",
+        f"listening on {place.told(service.port)}",
+        host=place.host,
+        port=service.port,
+    )
+    for upstream in file.upstreams:
+        output.say("upstream", f"upstream {upstream.url}", url=str(upstream.url))
+    return service.port
+
+
+async def _for_ever(service: RelayService, options: RelayOptions) -> None:
+    """Until a signal cancels it."""
+    if not options.status:
+        await asyncio.Event().wait()
+    from kvcs.cli.relaystatus import show
+
+    await show(service)
+
+
+async def _leave(service: RelayService, file: RelayFile, output: Output) -> None:
+    """Tell clients to go elsewhere, and wait for them as long as configured."""
+    count = len(service.connections)
+    if count:
+        output.say("leaving", f"leaving: {count} sessions are told to move", sessions=count)
+        await service.leave(file.drain)
+
+
+def _config(file: RelayFile, gatekeeper: Gatekeeper) -> ServiceConfig:
+    if file.listen is None or file.cert is None or file.key is None:
+        raise click.UsageError("--listen, --cert and --key are needed")
+    relay = (
+        file.relay if file.memory is None else dataclasses.replace(file.relay, cache=file.memory)
+    )
+    return ServiceConfig(
+        host=file.listen.host,
+        port=file.listen.port,
+        tls=ServerTls(certificate=file.cert, private_key=file.key),
+        relay=relay,
+        admission=file.admission,
+        judge=None if gatekeeper.open_to_all else lambda transport: gatekeeper.guard(),
+        upstreams=tuple(map(_upstream, file.upstreams)),
+        successor=file.successor,
+    )
+
+
+def _upstream(entry: UpstreamEntry) -> Upstream:
+    return Upstream(
+        url=entry.url,
+        prefixes=entry.prefixes,
+        tls=ClientTls(ca_file=entry.ca, server_name=entry.server_name),
+    )
+
+
+def _gatekeeper(file: RelayFile) -> Gatekeeper:
+    from kvcs.clients import Clients
+    from kvcs.issuers import Issuers
+
+    if file.open:
+        return Gatekeeper(wall=time.time, open_to_all=True)
+    return Gatekeeper(
+        issuers=Issuers(file.issuers) if file.issuers else None,
+        audiences=file.audience,
+        clients=None if file.clients is None else Clients(file.clients),
+        wall=time.time,
+    )
+
+
+def _check(file: RelayFile) -> None:
+    """What is read only when it is needed must be readable too."""
+    for path in (file.cert, file.key, *(one.ca for one in file.upstreams)):
+        if path is not None and not path.is_file():
+            raise InvalidInput(f"file {path} does not exist: name a PEM file")
+
+
+@contextmanager
+def _watched(options: RelayOptions) -> Iterator[Monitor]:
+    if options.trace is None:
+        yield Monitor()
+        return
+    try:
+        file = options.trace.open("w", encoding="utf-8")
+    except OSError as error:
+        raise OutputFailed(f"file {options.trace} cannot be written: {error.strerror}") from error
+    with file:
+        yield Monitor(Trace(file))
+
+
+@contextmanager
+def _spill(file: RelayFile) -> Iterator[Spill | None]:
+    if file.spill_directory is None:
+        yield None
+        return
+    spill = Spill(file.spill_directory, file.spill)
+    try:
+        yield spill
+    finally:
+        spill.close()
+
+
+@contextmanager
+def _metrics(service: RelayService, place: Address, output: Output) -> Iterator[None]:
+    from kvcs.relay_metrics import MetricsServer
+
+    try:
+        server = MetricsServer(service, place.host, place.port)
+    except OSError as error:
+        raise OutputFailed(
+            f"cannot listen on {place.host}:{place.port} for metrics: {error.strerror or error};"
+            " choose another --metrics"
+        ) from error
+    output.say(
+        "metrics",
+        f"metrics on http://{place.host}:{server.port}/metrics",
+        host=place.host,
+        port=server.port,
+    )
+    try:
+        yield
+    finally:
+        server.close()
+
+
+@contextmanager
+def _reviewing(service: RelayService, gatekeeper: Gatekeeper) -> Iterator[None]:
+    """Whatever stands is judged again when the keys of issuers have changed."""
+
+    async def watch() -> None:
+        known = gatekeeper.generation
+        while True:
+            await asyncio.sleep(REVIEW)
+            gatekeeper.refresh()
+            if gatekeeper.generation != known:
+                known = gatekeeper.generation
+                _log.info("keys of issuers have changed: everything is judged again")
+                service.review()
+
+    task = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _notify(*lines: str) -> None:
+    """Tell systemd, if it has started us (Type=notify)."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        link.sendto("\n".join(lines).encode(), address)
+
+
+if __name__ == "__main__":
+    main()

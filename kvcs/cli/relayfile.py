@@ -1,0 +1,244 @@
+"""The configuration file of kvcs-relay: TOML, every member checked, unknown ones refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from kvcs.cli.values import Address, parse_address
+from kvcs.errors import InvalidInput
+from moqt.relay.admission import AdmissionLimits
+from moqt.relay.config import RelayConfig
+from transport.errors import InvalidUrl
+from transport.url import MoqtUrl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from moqt.model import TrackNamespace
+
+#: A configuration is a page or two.
+MAX_FILE: Final = 1 << 20
+_SIZE: Final = re.compile(r"(\d{1,12})\s*(B|KiB|MiB|GiB|TiB)?", re.ASCII)
+_UNITS: Final = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
+#: Written before a field of a namespace that is no text.
+_HEX: Final = "hex:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpstreamEntry:
+    """One ``[[upstream]]``."""
+
+    url: MoqtUrl
+    prefixes: tuple[TrackNamespace, ...] = ((),)
+    ca: Path | None = None
+    server_name: str | None = None
+    token_file: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayFile:
+    """All that a file may say; what is not said has its default or comes from an option."""
+
+    listen: Address | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    metrics: Address | None = None
+    successor: str = ""
+    drain: float = 5.0
+    memory: int | None = None
+    spill_directory: Path | None = None
+    spill: int = 64 << 30
+    issuers: tuple[Path, ...] = ()
+    audience: tuple[str, ...] = ()
+    clients: Path | None = None
+    client_ca: Path | None = None
+    open: bool = False
+    upstreams: tuple[UpstreamEntry, ...] = ()
+    relay: RelayConfig = field(default_factory=RelayConfig)
+    admission: AdmissionLimits = field(default_factory=AdmissionLimits)
+
+
+def parse_size(text: object) -> int:
+    """Octets: a number, or text such as 512MiB; raises ValueError."""
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+        return text
+    found = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError(f"{text!r}: write octets, such as 1048576, 512MiB or 8GiB")
+    return int(found[1]) << _UNITS[found[2] or "B"]
+
+
+def parse_prefix(text: str) -> TrackNamespace:
+    """Fields between slashes, ``kvcs-1/hex:6d1c``; empty is every namespace. Raises ValueError."""
+    if not text:
+        return ()
+    fields = []
+    for word in text.split("/"):
+        try:
+            octets = bytes.fromhex(word[4:]) if word.startswith(_HEX) else word.encode()
+        except ValueError:
+            raise ValueError(f"prefix {text!r}: {word!r} is no hexadecimal number") from None
+        if not octets:
+            raise ValueError(f"prefix {text!r}: a field is empty")
+        fields.append(octets)
+    return tuple(fields)
+
+
+def load(path: Path) -> RelayFile:
+    """Read and check; raises InvalidInput that names the member, the rule and the fix."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE + 1)
+        if len(content) > MAX_FILE:
+            raise ValueError(f"more than {MAX_FILE} octets")
+        return _read(tomllib.loads(content.decode("utf-8")), path.parent)
+    except OSError as error:
+        raise InvalidInput(f"configuration {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are such
+        raise InvalidInput(f"configuration {path}: {error}") from None
+
+
+def _read(found: dict[str, Any], base: Path) -> RelayFile:
+    read = _Reader(found, "", base)
+    cache = read.table("cache")
+    auth = read.table("auth")
+    limits = read.table("limits")
+    file = RelayFile(
+        listen=read.take("listen", parse_address),
+        cert=read.path("cert"),
+        key=read.path("key"),
+        metrics=read.take("metrics", parse_address),
+        successor=read.take("successor", _url_text) or "",
+        drain=read.take("drain", _number) or 5.0,
+        memory=cache.take("memory", parse_size),
+        spill_directory=cache.path("directory"),
+        spill=cache.take("disk", parse_size) or 64 << 30,
+        issuers=auth.paths("issuers"),
+        audience=tuple(auth.take("audience", _texts) or ()),
+        clients=auth.path("clients"),
+        client_ca=auth.path("client_ca"),
+        open=bool(auth.take("open", _flag)),
+        upstreams=tuple(_upstream(one) for one in read.tables("upstream")),
+        relay=limits.fill(RelayConfig()),
+        admission=limits.fill(AdmissionLimits()),
+    )
+    for part in (cache, auth, limits, read):
+        part.nothing_left()
+    return file
+
+
+def _upstream(read: _Reader) -> UpstreamEntry:
+    url = read.take("url", _url)
+    if url is None:
+        raise ValueError("an upstream has no url")
+    prefixes = read.take("prefixes", _texts)
+    entry = UpstreamEntry(
+        url=url,
+        prefixes=((),) if prefixes is None else tuple(map(parse_prefix, prefixes)),
+        ca=read.path("ca"),
+        server_name=read.take("server_name", _text),
+        token_file=read.path("token_file"),
+    )
+    read.nothing_left()
+    return entry
+
+
+class _Reader:
+    """One table, member by member; what nobody took is a mistake."""
+
+    def __init__(self, found: dict[str, Any], where: str, base: Path) -> None:
+        self._found = dict(found)
+        self._where = where
+        self._base = base
+
+    def take(self, member: str, parse: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - as parsed
+        value = self._found.pop(member, None)
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise ValueError(f"{self._where}{member}: {error}") from None
+
+    def path(self, member: str) -> Path | None:
+        """A file, relative to the configuration's directory."""
+        text = self.take(member, _text)
+        return None if text is None else self._base / text
+
+    def paths(self, member: str) -> tuple[Path, ...]:
+        """Several."""
+        return tuple(self._base / text for text in self.take(member, _texts) or ())
+
+    def table(self, member: str) -> _Reader:
+        """A table inside."""
+        return _Reader(self.take(member, _table) or {}, f"{member}.", self._base)
+
+    def tables(self, member: str) -> list[_Reader]:
+        """An array of tables."""
+        found = self._found.pop(member, [])
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise ValueError(f"{member}: write it as [[{member}]]")
+        return [_Reader(one, f"{member} {at + 1}: ", self._base) for at, one in enumerate(found)]
+
+    def fill(self, limits: Any) -> Any:  # noqa: ANN401 - the dataclass that it gets
+        """``limits`` with the members of that name."""
+        changes = {}
+        for known in dataclasses.fields(limits):
+            before = getattr(limits, known.name)
+            parse = parse_size if isinstance(before, int) else _number
+            value = self.take(known.name, parse)
+            if value is not None:
+                changes[known.name] = value
+        return dataclasses.replace(limits, **changes)
+
+    def nothing_left(self) -> None:
+        """ValueError for a member that means nothing."""
+        if self._found:
+            names = ", ".join(self._where + name for name in sorted(self._found))
+            raise ValueError(f"{names}: no such setting; see docs/relay.md for those there are")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r}: write text")
+    return value
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"{value!r}: write a list of texts")
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        raise ValueError(f"{value!r}: write a number, 0 or more")
+    return float(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r}: write true or false")
+    return value
+
+
+def _table(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("write it as a table, [name]")
+    return value
+
+
+def _url(value: object) -> MoqtUrl:
+    try:
+        return MoqtUrl.parse(_text(value))
+    except InvalidUrl as error:
+        raise ValueError(str(error)) from None
+
+
+def _url_text(value: object) -> str:
+    return str(_url(value))
