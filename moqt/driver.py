@@ -130,10 +130,11 @@ class Connection:
         #: What it was made with.
         self.config = config
         self._handler = handler(self)
-        self._session = Session(transport, self._handler, config)
+        #: The protocol core, for parts that run without an event loop, such as a relay's.
+        self.session = Session(transport, self._handler, config)
         self._ready = asyncio.Event()
         #: What the transport session reports to.
-        self.sink = Door(self._session, self._ready.set)
+        self.sink = Door(self.session, self._ready.set)
         self.when_closed(self._ready.set)
 
     # -- application -----------------------------------------------------------------------------
@@ -144,11 +145,6 @@ class Connection:
         return self._handler
 
     @property
-    def session(self) -> Session:
-        """The protocol core, for parts that run without an event loop, such as a relay's."""
-        return self._session
-
-    @property
     def peer(self) -> PeerInfo:
         """Address, protocol and datagram size of the other end."""
         return self._transport.peer
@@ -156,7 +152,7 @@ class Connection:
     @property
     def peer_options(self) -> SetupOptions:
         """The peer's SETUP."""
-        return self._session.peer_options
+        return self.session.peer_options
 
     @property
     def is_open(self) -> bool:
@@ -166,12 +162,12 @@ class Connection:
     @property
     def may_request(self) -> bool:
         """True while new requests make sense: the session is open, and the peer sent no GOAWAY."""
-        return self.is_open and self._session.may_request
+        return self.is_open and self.session.may_request
 
     @property
     def counters(self) -> Counters:
         """What has passed in this session so far, a copy."""
-        return self._session.counters()
+        return self.session.counters()
 
     def when_closed(self, callback: Callable[[], None]) -> None:
         """Call back once the session has ended."""
@@ -182,11 +178,11 @@ class Connection:
 
         Registered with its first request, by value until that is answered, by its alias after.
         """
-        return self._session.own_tokens.best(value, type)
+        return self.session.own_tokens.best(value, type)
 
     def when_goaway(self, callback: Callable[[str, int], None]) -> None:
         """Call back when the peer says GOAWAY for the session: URI, and ms or 0."""
-        self._session.on_goaway = callback
+        self.session.on_goaway = callback
 
     async def ready(self) -> None:
         """Wait for both SETUPs; raises SessionClosed."""
@@ -215,7 +211,7 @@ class Connection:
             before, left = left, self._transport.unacknowledged()
             if left < before:
                 deadline = time() + CLOSE_TIMEOUT
-        self._session.close(code, reason)
+        self.session.close(code, reason)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self.wait_closed()
@@ -235,7 +231,7 @@ class Connection:
         parameters: Parameters = NO_PARAMETERS,
     ) -> OutgoingSubscribe:
         """SUBSCRIBE; the handle updates and cancels."""
-        return self._session.subscribe(name, parameters, receiver)
+        return self.session.subscribe(name, parameters, receiver)
 
     def fetch(
         self,
@@ -244,7 +240,7 @@ class Connection:
         parameters: Parameters = NO_PARAMETERS,
     ) -> OutgoingFetch:
         """FETCH; the handle cancels."""
-        return self._session.fetch(name, parameters, receiver)
+        return self.session.fetch(name, parameters, receiver)
 
     async def track_status(
         self, name: FullTrackName, parameters: Parameters = NO_PARAMETERS
@@ -256,7 +252,7 @@ class Connection:
             if not answer.done():
                 answer.set_result(result)
 
-        request = self._session.track_status(name, parameters, settle)
+        request = self.session.track_status(name, parameters, settle)
         try:
             result = await answer
         finally:
@@ -273,7 +269,7 @@ class Connection:
         order: GroupOrder = GroupOrder.ASCENDING,
     ) -> OutgoingPublish:
         """PUBLISH; whoever holds the source feeds the handle. ``Catalog.publish`` does both."""
-        return self._session.publish(source, parameters, order, answer)
+        return self.session.publish(source, parameters, order, answer)
 
     def publish_namespace(
         self,
@@ -282,7 +278,7 @@ class Connection:
         parameters: Parameters = NO_PARAMETERS,
     ) -> OutgoingPublishNamespace:
         """PUBLISH_NAMESPACE; cancelling the handle withdraws it."""
-        return self._session.publish_namespace(namespace, parameters, answer)
+        return self.session.publish_namespace(namespace, parameters, answer)
 
     def subscribe_namespace(
         self,
@@ -291,7 +287,7 @@ class Connection:
         parameters: Parameters = NO_PARAMETERS,
     ) -> OutgoingSubscribeNamespace:
         """SUBSCRIBE_NAMESPACE; the handle cancels."""
-        return self._session.subscribe_namespace(prefix, parameters, listener)
+        return self.session.subscribe_namespace(prefix, parameters, listener)
 
     def subscribe_tracks(
         self,
@@ -300,8 +296,8 @@ class Connection:
         parameters: Parameters = NO_PARAMETERS,
     ) -> OutgoingSubscribeTracks:
         """SUBSCRIBE_TRACKS; the handle updates and cancels."""
-        return self._session.subscribe_tracks(prefix, parameters, listener)
+        return self.session.subscribe_tracks(prefix, parameters, listener)
 
     def goaway(self, uri: str = "", timeout: int = 0) -> None:
         """GOAWAY on the control stream; ``timeout`` in ms."""
-        self._session.goaway(uri, timeout)
+        self.session.goaway(uri, timeout)

@@ -65,7 +65,7 @@ def held(publisher) -> list[IncomingSubscribe]:
         owner
         for server in publisher._servers
         for connection in server.connections
-        for owner in connection._session._context.owners.values()
+        for owner in connection.session._context.owners.values()
     )
     return [owner for owner in owners if isinstance(owner, IncomingSubscribe)]
 

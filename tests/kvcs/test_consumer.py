@@ -165,7 +165,7 @@ async def test_the_publisher_dies(world, published: int) -> None:
     if published:
         await retrieval.layer(published - 1)
     (connection,) = publisher._servers[0].connections
-    connection._session.close(1, "gone")
+    connection.session.close(1, "gone")
     await publisher._servers[0]._listener.close()
     with pytest.raises(IncompletePublication, match=f"{4 * (4 - published)} of 16 objects") as got:
         await retrieval.wait()

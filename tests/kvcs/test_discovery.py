@@ -280,7 +280,7 @@ async def test_a_session_that_ends_meanwhile(world) -> None:
     finding = asyncio.create_task(consumer.discover(cache.descriptor, cache.tokens, wait=10))
     await asyncio.sleep(0.05)
     for connection in tuple(forgery.server.connections):
-        connection._session.close(0, "restarting")
+        connection.session.close(0, "restarting")
     await world.until(lambda: not consumer._links.open)
     forgery.catalog.announce(forgery.name.namespace)
     await consumer.connect(url, tls=world.client_tls)

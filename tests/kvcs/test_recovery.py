@@ -51,7 +51,7 @@ async def test_the_next_url_takes_over(world) -> None:
     retrieval = await consumer.retrieve(first.name)
     await retrieval.layer(0)
     (connection,) = first.server.connections
-    connection._session.close(1, "gone")
+    connection.session.close(1, "gone")
     await world.until(lambda: second.tracks[K]._subscriptions)
     for layer in (1, 2, 3):
         second.layer(layer)
@@ -71,7 +71,7 @@ async def test_the_same_url_once_more(world) -> None:
     retrieval = await consumer.retrieve(forgery.name)
     await retrieval.layer(0)
     (connection,) = forgery.server.connections
-    connection._session.close(1, "restarting")
+    connection.session.close(1, "restarting")
     await world.until(lambda: len(retrieval.report().sources) == 2)
     for layer in (1, 2, 3):
         forgery.layer(layer)
@@ -224,7 +224,7 @@ async def test_a_session_is_made_again_for_a_question(world) -> None:
     consumer = await world.consumer(await forgery.serve(world))
     forgery.all()
     (connection,) = forgery.server.connections
-    connection._session.close(0, "restarting")
+    connection.session.close(0, "restarting")
     await world.until(lambda: not consumer._links.open)
     (found,) = await consumer.discover(cache.descriptor, cache.tokens)
     await check(await consumer.retrieve(found), cache)
