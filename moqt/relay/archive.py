@@ -338,7 +338,8 @@ class Archive:
         if more > 0:
             self._cache.charge(self, head.group, more)
         group = self._groups.get(head.group)
-        if group is None or head.object not in group.objects:
+        if group is None:  # it had to go to make room for them
+            self._cache.release(self, head.group)
             return
         if more < 0:
             self._cache.refund(self, head.group, -more)

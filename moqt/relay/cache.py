@@ -126,9 +126,11 @@ class Cache:
             return False
         archive, group = key
         octets = archive.resident(group)
+        if not 0 < octets <= spill.budget:
+            return False
         while not spill.room(octets):
             oldest = next((k for k in self._on_disk if k != key), None)
-            if oldest is None or spill.budget < octets:
+            if oldest is None:
                 return False
             self.evictions += 1
             oldest[0].evict(oldest[1])

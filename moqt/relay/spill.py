@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Mappings kept open for the next object of the same group: each holds a file descriptor.
 MAX_MAPPED: Final = 64
 
-_SUFFIX: Final = ".group"
+_NAME: Final = "moqt-relay-{}.spill"
 
 
 class _File:
@@ -66,7 +66,7 @@ class Spill:
         file = self._files.get(key)
         if file is None:
             self._count += 1
-            file = _File(self._directory / f"{self._count}{_SUFFIX}")
+            file = _File(self._directory / _NAME.format(self._count))
         try:
             self._append(file, [view for stored in objects for view in stored.payload])
         except OSError:
@@ -142,7 +142,7 @@ class Spill:
 
     def _sweep(self) -> None:
         """What an earlier relay has left behind, if it was killed."""
-        for path in self._directory.glob(f"*{_SUFFIX}"):
+        for path in self._directory.glob(_NAME.format("*")):
             self._remove(path)
 
     def _append(self, file: _File, views: Sequence[bytes | bytearray | memoryview]) -> None:
