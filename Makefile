@@ -39,7 +39,7 @@ imports: $(DEV_STAMP) ## the layers: who may import whom
 	$(BIN)/lint-imports --no-logo
 
 test: $(DEV_STAMP) ## all tests; make test ARGS="-k fetch" runs some
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto $(ARGS)
 
 exactly-once: $(DEV_STAMP) ## the exactly-once property in full: 2,000 seeds, some minutes
 	KVCS_SEEDS=2000 $(BIN)/pytest tests/kvcs/test_exactly_once.py $(ARGS)

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -70,8 +71,17 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
         SKIPPED.add(report.nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Modules that a worker skipped while importing them: only it has seen that."""
+    SKIPPED.update(getattr(node, "workeroutput", {}).get("skipped", ()))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A run that skipped anything has not passed."""
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["skipped"] = sorted(SKIPPED)
     if SKIPPED and not os.environ.get("KVCS_ALLOW_SKIPS") and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -13,15 +13,15 @@ from moqt.errors import (
     RequestRefused,
 )
 from moqt.relay.legs import Leg
-from moqt.relay.reading import Reader
 from moqt.relay.recovery import Recovery
+from moqt.relay.source import StockedTrack
 from moqt.relay.spans import place
 from moqt.relay.stock import Stock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from moqt.model import FullTrackName, GroupOrder, Location, LocationRange, Piece
+    from moqt.model import FullTrackName, GroupOrder
     from moqt.relay.clock import Planned
     from moqt.relay.context import RelayContext
     from moqt.relay.peers import Peer
@@ -47,15 +47,15 @@ class Question(NamedTuple):
     answer: Callable[[], None]
 
 
-class RelayTrack:
-    """A TrackSource fed from upstream; made when it is first asked for or offered."""
+class RelayTrack(StockedTrack):
+    """A track that is fed from upstream; made when it is first asked for or offered."""
 
     def __init__(
         self, context: RelayContext, name: FullTrackName, on_idle: Callable[[RelayTrack], None]
     ) -> None:
         """``on_idle`` is called when nothing but its cached objects keeps it."""
+        super().__init__(Stock(context, name))
         self.context = context
-        self.stock = Stock(context, name)
         self.stock.on_malformed = self.malformed
         self.stock.on_read = self._check_idle
         self._legs = self.stock.legs
@@ -65,46 +65,6 @@ class RelayTrack:
         self._settled = False
         self._recovery: Recovery | None = None
         self._linger: Planned | None = None
-
-    # -- TrackSource -----------------------------------------------------------------------------
-
-    @property
-    def name(self) -> FullTrackName:
-        """Full Track Name."""
-        return self.stock.name
-
-    @property
-    def properties(self) -> bytes:
-        """Track Properties as they came (draft-22 §8.4)."""
-        return self.stock.archive.properties
-
-    @property
-    def largest(self) -> Location | None:
-        """Largest Object."""
-        return self.stock.archive.largest
-
-    @property
-    def ended(self) -> bool:
-        """True when Largest Object is the track's final one."""
-        final = self.stock.archive.final
-        return final is not None and final == self.largest
-
-    def last_within(self, within: LocationRange) -> Location | None:
-        """The last object of the range; its end while that is not known."""
-        end = within.end
-        if end is None:
-            return None
-        return self.stock.archive.last(place(within.start), place(end)) or end
-
-    def objects(
-        self,
-        within: LocationRange,
-        order: GroupOrder,
-        wake: Callable[[], None],
-        fill_timeout: int | None = None,
-    ) -> Iterator[Piece]:
-        """From the cache, and what is missing from upstream."""
-        return Reader(self.stock, order, wake, fill_timeout).run(within)
 
     # -- downstream ------------------------------------------------------------------------------
 

@@ -1,0 +1,59 @@
+"""A relay's track as what fetches, fills and subscriptions are served from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moqt.relay.reading import Reader
+from moqt.relay.spans import place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from moqt.model import FullTrackName, GroupOrder, Location, LocationRange, Piece
+    from moqt.relay.stock import Stock
+
+
+class StockedTrack:
+    """A TrackSource over what the relay has, and what it can get."""
+
+    def __init__(self, stock: Stock) -> None:
+        self.stock = stock
+
+    @property
+    def name(self) -> FullTrackName:
+        """Full Track Name."""
+        return self.stock.name
+
+    @property
+    def properties(self) -> bytes:
+        """Track Properties as they came (draft-22 §8.4)."""
+        return self.stock.archive.properties
+
+    @property
+    def largest(self) -> Location | None:
+        """Largest Object."""
+        return self.stock.archive.largest
+
+    @property
+    def ended(self) -> bool:
+        """True when Largest Object is the track's final one."""
+        final = self.stock.archive.final
+        return final is not None and final == self.largest
+
+    def last_within(self, within: LocationRange) -> Location | None:
+        """The last object of the range; its end while that is not known."""
+        end = within.end
+        if end is None:
+            return None
+        return self.stock.archive.last(place(within.start), place(end)) or end
+
+    def objects(
+        self,
+        within: LocationRange,
+        order: GroupOrder,
+        wake: Callable[[], None],
+        fill_timeout: int | None = None,
+    ) -> Iterator[Piece]:
+        """From the cache, and what is missing from upstream."""
+        return Reader(self.stock, order, wake, fill_timeout).run(within)
