@@ -192,8 +192,9 @@ class Session(Requester):
 
     @property
     def may_request(self) -> bool:
-        """True while new requests make sense: open, and no GOAWAY has come."""
-        return self._phase is not Phase.CLOSED and not self._context.leaving
+        """True while new requests make sense: open, and no GOAWAY said by either side (§9.2)."""
+        leaving = self._context.leaving or self._goaway_sent
+        return self._phase is not Phase.CLOSED and not leaving
 
     @property
     def peer_options(self) -> SetupOptions:

@@ -14,7 +14,7 @@ from moqt.errors import (
     RequestFailed,
     StreamCode,
 )
-from moqt.session.prefixes import PrefixRequest, under
+from moqt.session.prefixes import PrefixRequest, check_own_prefix, under
 from moqt.session.state import ANNOUNCER, INTERESTED, RESPONDER, Request
 from moqt.session.updatable import LastingRequest, UpdatableRequest
 
@@ -115,6 +115,11 @@ class OutgoingSubscribeNamespace(UpdatableRequest):
         """NAMESPACE messages follow."""
         self.expires = message.parameters.expires
         self._listener.accepted()
+
+    def update(self, parameters: Parameters) -> None:
+        """REQUEST_UPDATE: another prefix; Misuse for one that overlaps another request's."""
+        check_own_prefix(self, parameters.track_namespace_prefix)
+        super().update(parameters)
 
     def update_applied(self, parameters: Parameters) -> None:
         """Suffixes are relative to the new prefix from here on; what is outside it is gone."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moqt.errors import RequestCode, RequestRefused
+from moqt.errors import Misuse, RequestCode, RequestRefused
 from moqt.session.checks import reserved
 from moqt.session.state import Request
-from moqt.session.updatable import LastingRequest
+from moqt.session.updatable import LastingRequest, UpdatableRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 def under(namespace: TrackNamespace, prefix: TrackNamespace) -> bool:
     """True when ``namespace`` begins with the fields of ``prefix``."""
     return namespace[: len(prefix)] == prefix
+
+
+def check_own_prefix(request: UpdatableRequest, prefix: TrackNamespace | None) -> None:
+    """Misuse for a prefix that overlaps another request of its kind in the session (§9.5.2)."""
+    for other in request.session.owners.values():
+        if prefix is None or other is request or type(other) is not type(request):
+            continue
+        theirs: TrackNamespace = getattr(other, "prefix", ())
+        if other.state is not Request.CLOSED and (under(prefix, theirs) or under(theirs, prefix)):
+            raise Misuse(f"prefix {prefix} overlaps {theirs}, which another request has")
 
 
 class PrefixRequest(LastingRequest):

@@ -18,7 +18,7 @@ from moqt.model import (
 )
 from moqt.session.checks import check_own_parameters, check_spans
 from moqt.session.filters import RangeFilters
-from moqt.session.prefixes import PrefixRequest, under
+from moqt.session.prefixes import PrefixRequest, check_own_prefix, under
 from moqt.session.publishing import OutgoingPublish
 from moqt.session.state import RESPONDER, TRACKS, Request
 from moqt.session.updatable import UpdatableRequest
@@ -169,6 +169,7 @@ class OutgoingSubscribeTracks(UpdatableRequest):
         """REQUEST_UPDATE: prefix, FORWARD of what comes, selection; Misuse for anything else."""
         filters = RangeFilters(self.parameters.range_filters).updated(parameters.range_filters)
         check_own_parameters(parameters, self.session.peer_options, filters)
+        check_own_prefix(self, parameters.track_namespace_prefix)
         super().update(parameters)
         self.parameters = replace(self.parameters, range_filters=filters.present)
         if parameters.track_namespace_prefix is not None:

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 from moqt.codec import messages as m
 from moqt.codec.cursor import Writer
 from moqt.codec.params import write_parameters
-from moqt.errors import Misuse, ProtocolViolation, SessionCode, SessionFault
+from moqt.errors import (
+    Misuse,
+    ProtocolViolation,
+    RequestCode,
+    RequestRefused,
+    SessionCode,
+    SessionFault,
+)
 from moqt.session.checks import check_own_parameters, check_parameters, check_redirect
 
 if TYPE_CHECKING:
     from moqt.codec.params import Parameters, Place
-    from moqt.errors import RequestRefused
     from moqt.session.context import Context
     from moqt.session.filters import RangeFilters
     from moqt.session.requests import RequestStream
@@ -52,6 +58,8 @@ class PeerUpdates:
         self.claim, refusal = session.peer_tokens.admit_update(
             self.claim, parameters, session.now, refusal
         )
+        if refusal is not None and refusal.code is RequestCode.REDIRECT:
+            refusal = RequestRefused(RequestCode.INTERNAL_ERROR)  # no answer to an update (§12.3)
         return refusal
 
 

@@ -16,6 +16,7 @@ from tests.kvcs.endpoints import Cache, check
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.rule("M010", "M011")
 async def test_before_during_after_and_part(world) -> None:
     cache = Cache(layers=6, blocks=3)
     publisher, url = await world.publisher()

@@ -98,7 +98,7 @@ async def subscribe(world, url: str, name: PublicationName, *tracks: str) -> lis
     return recorders
 
 
-@pytest.mark.rule("M008")
+@pytest.mark.rule("M008", "M012", "M423", "M446")
 async def test_objects_groups_priorities_and_ends(world) -> None:
     cache = Cache(layers=5, blocks=2)
     publisher, url = await world.publisher(retention=12.5)

@@ -437,7 +437,7 @@ async def test_a_fetch_whose_stream_is_reset() -> None:
     played.put(0, b"a", b"b")
     whole, wakes = played.track.objects, []
 
-    def broken(within: Any, order: Any, wake: Any) -> Iterator[Any]:
+    def broken(within: Any, order: Any, wake: Any, _: Any) -> Iterator[Any]:
         yield next(iter(whole(within, order, wake)))
         wakes.append(wake)
         yield None

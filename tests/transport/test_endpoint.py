@@ -195,6 +195,7 @@ def test_sources_and_stream_abort(run, certificates):
     run(scenario())
 
 
+@pytest.mark.rule("M138")
 def test_datagrams(run, certificates):
     async def scenario() -> None:
         async with server(certificates, Echo) as (listener, _sinks):
@@ -274,6 +275,7 @@ def test_a_listener_tells_all_its_clients(run, certificates):
     run(scenario())
 
 
+@pytest.mark.rule("M130")
 def test_unsent_octets_inside_quic_are_bounded(run, certificates):
     async def scenario() -> None:
         async with server(certificates) as (listener, sinks):

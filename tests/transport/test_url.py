@@ -67,6 +67,7 @@ def test_accepted(text):
     assert MoqtUrl.parse(str(url)) == url
 
 
+@pytest.mark.rule("M136", "M137")
 @pytest.mark.parametrize("text", REFUSED)
 def test_refused(text):
     with pytest.raises(InvalidUrl) as caught:

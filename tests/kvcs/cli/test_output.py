@@ -65,6 +65,7 @@ def test_one_and_many() -> None:
     assert [stretch("layer", 3, n) for n in (3, 5)] == ["layer 3", "layers 3 to 5"]
 
 
+@pytest.mark.rule("M499")
 def test_a_peer_steers_no_terminal() -> None:
     assert printable("gone\x1b[2J\x07\nbye") == "gone\ufffd[2J\ufffd\nbye"
 

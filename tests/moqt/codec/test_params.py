@@ -185,7 +185,7 @@ def test_an_unknown_parameter_is_a_violation(spot: str, code: int) -> None:
         decoded(SPOTS[spot], f"01 {varint.encode(code).hex()} 00")
 
 
-@pytest.mark.rule("M346")
+@pytest.mark.rule("M346", "M350")
 def test_the_list_is_written_in_ascending_order_with_deltas() -> None:
     writer = Writer()
     value = Parameters(include_properties=False, forward=True, object_delivery_timeout=9)
@@ -438,6 +438,7 @@ def test_what_a_place_does_not_allow_is_misuse(place: Place) -> None:
                 write_parameters(Writer(), alone, place)
 
 
+@pytest.mark.rule("M348")
 @pytest.mark.parametrize(
     "message",
     [

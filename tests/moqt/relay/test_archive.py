@@ -180,6 +180,7 @@ def test_an_object_recorded_as_non_existent_is_not_taken() -> None:
     assert known.put(item(1, 10), 1000.0)
 
 
+@pytest.mark.rule("M419")
 def test_a_status_says_more_than_a_gap_and_is_kept_inside_one() -> None:
     known = archive()
     known.absent(place((1, 1)), last_of(1))

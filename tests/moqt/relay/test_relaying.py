@@ -147,3 +147,23 @@ def test_two_relays_in_a_chain() -> None:
     assert normal(first) == ALL == normal(late)
     assert world.relay.context.counts["octets_in"] == 24 * 1400
     assert edge.context.counts["octets_in"] == 24 * 1400
+
+
+@pytest.mark.rule("M050")
+def test_what_a_fetch_left_out_does_not_exist() -> None:
+    world = RelayWorld()
+    track = Track(NAME)
+    for group in (1, 2, 5):
+        writer = track.subgroup(group)
+        for number in (0, 3, 4):
+            writer.object(number, payload(group, number))
+        writer.finish()
+    layer(track, 6)
+    world.publisher(track)
+    asked = Parameters(location_filter=LocationFilter.groups(0, 5))
+    for _ in range(2):
+        _, receiver = world.desk().fetch(NAME, asked)
+        world.run()
+        assert normal(receiver) == [(g, n) for g in (1, 2, 5) for n in (0, 3, 4)]
+        assert receiver.fetches[0].gaps == []
+    assert world.relay.context.counts["fetches_upstream"] == 1

@@ -286,7 +286,9 @@ class Source:
     def last_within(self, within: LocationRange) -> Location | None:
         return None
 
-    def objects(self, within: LocationRange, order: GroupOrder, wake: Any, fill_timeout: Any) -> Any:
+    def objects(
+        self, within: LocationRange, order: GroupOrder, wake: Any, fill_timeout: Any = None
+    ) -> Any:
         self.wake = wake
         while self.items:
             item = self.items.pop(0)

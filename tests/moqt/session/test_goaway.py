@@ -105,7 +105,7 @@ def test_one_request_is_to_be_moved() -> None:
 # -- sent ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("M288", "M523", "M146")
+@pytest.mark.rule("M146", "M288", "M294", "M299", "M523")
 def test_what_we_may_say() -> None:
     client, server = Wire(is_client=True), Wire()
     with pytest.raises(Misuse):

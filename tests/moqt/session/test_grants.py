@@ -236,6 +236,7 @@ def test_an_update_of_an_announcement() -> None:
 # -- new groups ----------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("M390")
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_new_groups_are_asked_for(dynamic: bool) -> None:
     catalog = Catalog()

@@ -201,15 +201,15 @@ def gap_that_is_immutable(peer: Peer) -> None:
 
 
 FAULTS = [
-    pytest.param(priority, marks=pytest.mark.rule("M171")),
-    beyond_subgroup,
-    other_end_of_subgroup,
-    beyond_group,
+    pytest.param(priority, marks=pytest.mark.rule("M171", "M471")),
+    pytest.param(beyond_subgroup, marks=pytest.mark.rule("M472")),
+    pytest.param(other_end_of_subgroup, marks=pytest.mark.rule("M473")),
+    pytest.param(beyond_group, marks=pytest.mark.rule("M472")),
     beyond_group_of_a_stream,
     beyond_group_of_a_datagram,
     group_ends_before_its_objects,
     group_ends_twice,
-    beyond_track,
+    pytest.param(beyond_track, marks=pytest.mark.rule("M472")),
     track_ends_before_its_objects,
     track_ends_twice,
     pytest.param(other_delivery_mode, marks=pytest.mark.rule("M171")),

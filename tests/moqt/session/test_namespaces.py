@@ -413,11 +413,22 @@ def test_revoked_by_us() -> None:
     (request,) = wire.handler.requests
     ends: list[str] = []
     request.on_end = lambda: ends.append("end")
-    request.revoke(StreamCode.EXCESSIVE_LOAD)
-    assert wire.answer(stream).end is None  # nothing was accepted
     request.accept()
     request.revoke(StreamCode.EXCESSIVE_LOAD)
     assert wire.answer(stream).end == StreamCode.EXCESSIVE_LOAD
     assert wire.stopped(stream) == StreamCode.EXCESSIVE_LOAD
     assert ends == ["end"]
+    assert not leftovers(wire.session)
+
+
+def test_revoked_before_it_was_accepted() -> None:
+    wire = Wire()
+    stream = wire.bidi(m.PublishNamespace(0, LIVE))
+    (request,) = wire.handler.requests
+    request.revoke(StreamCode.EXPIRED_AUTH_TOKEN)
+    error = wire.last(stream)
+    assert isinstance(error, m.RequestError)
+    assert error.code == RequestCode.UNAUTHORIZED
+    request.accept()
+    assert wire.answer(stream).end == "fin"
     assert not leftovers(wire.session)

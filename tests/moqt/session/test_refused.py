@@ -210,7 +210,7 @@ def test_a_token_by_value_is_handed_on(which: int, kind: int) -> None:
     assert request.parameters.authorization_tokens == (token,)
 
 
-@pytest.mark.rule("M241")
+@pytest.mark.rule("M217", "M241")
 @pytest.mark.parametrize("octets", ["01 04", "01 01", "02 02 c0", "03 00 01 02", "00"])
 def test_a_token_that_cannot_be_read(octets: str) -> None:
     wire = Wire()

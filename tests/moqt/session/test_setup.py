@@ -27,7 +27,7 @@ def setup_octets(body: str) -> bytes:
     return bytes.fromhex("af00") + len(raw).to_bytes(2, "big") + raw
 
 
-@pytest.mark.rule("M142", "M256", "M272", "M265", "M273", "M149")
+@pytest.mark.rule("M141", "M142", "M149", "M256", "M265", "M272", "M273")
 def test_a_client_says_who_it_calls_and_where() -> None:
     config = SessionConfig(authority="relay.example:4433", path="/app?x=1")
     wire = Wire(is_client=True, config=config, options=None)
@@ -41,7 +41,7 @@ def test_a_client_says_who_it_calls_and_where() -> None:
     assert setup.options.max_auth_token_cache_size == 0
 
 
-@pytest.mark.rule("M260", "M267", "M280", "M281", "M282", "M497", "M498")
+@pytest.mark.rule("M260", "M267", "M280", "M281", "M282", "M283", "M497", "M498")
 def test_a_server_says_neither_and_little_of_itself() -> None:
     wire = Wire(config=SessionConfig(authority="relay.example", path="/app"), options=None)
     (setup,) = wire.answer(wire.opened(unidirectional=True)[0]).messages
@@ -176,7 +176,7 @@ def test_the_application_may_refuse_where_it_is_not(
     assert wire.fault is code
 
 
-@pytest.mark.rule("M120")
+@pytest.mark.rule("M036", "M120")
 def test_control_before_requests_before_objects() -> None:
     wire = Wire()
     wire.session.fetch(NAME, NO_PARAMETERS, Receiver())

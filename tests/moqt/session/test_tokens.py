@@ -217,7 +217,7 @@ def test_an_alias_twice_in_setup() -> None:
 # -- the judge -----------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("M244")
+@pytest.mark.rule("M081", "M111", "M244")
 @pytest.mark.parametrize("which", range(7))
 @pytest.mark.parametrize(
     "code",
