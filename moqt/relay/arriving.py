@@ -18,12 +18,19 @@ class Arriving:
     """
 
     __slots__ = (
-        *("born", "broken", "follows", "head", "kept", "octets"),
+        *("born", "broken", "cached", "follows", "head", "kept", "octets"),
         *("place", "views", "wakes", "whole"),
     )
 
     def __init__(
-        self, head: ObjectHead, place: int, born: float, follows: int | None, *, kept: bool = True
+        self,
+        head: ObjectHead,
+        place: int,
+        born: float,
+        follows: int | None,
+        *,
+        kept: bool = True,
+        cached: bool = True,
     ) -> None:
         self.head = head
         self.place = place
@@ -31,8 +38,10 @@ class Arriving:
         self.follows = follows
         self.views: list[BytesLike] = []
         self.octets = 0
-        #: False for one too large to be kept: its octets pass through.
+        #: Its octets stay here until it is whole; else they only pass through.
         self.kept = kept
+        #: False for one too large for the cache.
+        self.cached = cached
         self.whole = False
         self.broken = False
         #: Readers that wait for more of it.

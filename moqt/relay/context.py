@@ -32,3 +32,5 @@ class RelayContext:
         self.candidates = candidates
         #: Events by name: objects in, hits, misses, fetches upstream and so on.
         self.counts: Counter[str] = Counter()
+        #: SUBSCRIBEs that wait for a publisher.
+        self.waiting = 0

@@ -150,8 +150,11 @@ class UpstreamFetch:
 
     def write(self, view: BytesLike) -> None:
         """Readers that wait for it go on at once."""
-        if self._arriving is not None:
-            self._arriving.add(view)
+        arriving = self._arriving
+        if arriving is not None:
+            arriving.add(view)
+            if arriving.octets > self._filler.window and not arriving.cached:
+                self._filler.too_fast(self)
 
     def end(self) -> None:
         """Whole."""
@@ -283,6 +286,8 @@ class Filler:
     def too_fast(self, fetch: UpstreamFetch) -> None:
         """Nobody keeps up: stop it; the rest is fetched when somebody comes that far."""
         self.stock.context.counts["fetches_stopped"] += 1
+        for reader in self.stock.readers:
+            reader.forgive(fetch.peer)
         fetch.cancel(StreamCode.CANCELLED)
         self._remove(fetch)
 

@@ -40,6 +40,7 @@ class Reader:
         # Seconds that may still be spent waiting (draft-22 §9.20.5).
         self._left = limit if fill_timeout is None else min(limit, fill_timeout / 1000)
         self._tried: list[Peer] = []
+        self._given: Arriving | None = None
         self._timer: Planned | None = None
         #: The place it waits for, and since when.
         self.at: int | None = None
@@ -63,9 +64,15 @@ class Reader:
             self._stock.read(self)
         return None
 
-    def stirred(self) -> None:
-        """What it waits for may be here."""
+    def stirred(self, arriving: Arriving | None) -> None:
+        """What it waits for may be here, or is on its way: it may be gone again when it looks."""
+        self._given = arriving
         self._wake()
+
+    def forgive(self, peer: Peer) -> None:
+        """It was stopped by us: it may be asked again."""
+        if peer in self._tried:
+            self._tried.remove(peer)
 
     # -- orders ----------------------------------------------------------------------------------
 
@@ -85,8 +92,8 @@ class Reader:
                 yield stored
                 at = place(stored.head.location) + 1
                 continue
-            arriving = self._stock.arriving.get(at)
-            if arriving is not None and arriving.kept:
+            arriving = self._on_its_way(at)
+            if arriving is not None:
                 yield from self._stream(arriving)
                 at += 1
                 continue
@@ -142,6 +149,7 @@ class Reader:
         if arriving.head.status is not ObjectStatus.NORMAL:
             return None
         sent = 0
+        self._tried.clear()
         yield StoredObject(arriving.head, ())
         while True:
             for view in beyond(tuple(arriving.views), sent):
@@ -163,14 +171,21 @@ class Reader:
         self._stock.filler.passed(arriving.place)
         return None
 
+    def _on_its_way(self, at: int) -> Arriving | None:
+        given, self._given = self._given, None
+        for one in (self._stock.arriving.get(at), given):
+            if one is not None and one.place == at and one.kept and not one.broken:
+                return one
+        return None
+
     def _elsewhere(self, at: int) -> Generator[Piece, None, StoredObject | Arriving]:
         """Another copy of an object that broke off."""
         while True:
             stored = self._stock.archive.get(at)
             if stored is not None:
                 return stored
-            arriving = self._stock.arriving.get(at)
-            if arriving is not None and arriving.kept and not arriving.broken:
+            arriving = self._on_its_way(at)
+            if arriving is not None:
                 return arriving
             kind = yield from self._wait(at, at)
             if kind is not None:

@@ -82,13 +82,14 @@ class Stock:
             self.archive.advance(head.location)
         at = place(head.location)
         context = self.context
-        kept = head.length <= context.config.max_cached_object
-        arriving = Arriving(head, at, context.clock.time(), before, kept=kept)
+        cached = head.length <= context.config.max_cached_object
+        kept = cached or at in self.waits
+        arriving = Arriving(head, at, context.clock.time(), before, kept=kept, cached=cached)
         context.counts["objects_in"] += 1
         context.counts["octets_in"] += head.length
         if at not in self.arriving and not self.archive.known.holds(at):
             self.arriving[at] = arriving
-            self._stir(at)
+            self._stir(at, arriving)
         return arriving
 
     def refuses(self, at: int) -> bool:
@@ -103,7 +104,7 @@ class Stock:
         if self.arriving.get(arriving.place) is arriving:
             del self.arriving[arriving.place]
         head = arriving.head
-        if arriving.kept:
+        if arriving.cached:
             stored = StoredObject(head, tuple(arriving.views))
             if not self.archive.put(stored, arriving.born):
                 self.context.counts["duplicates"] += 1
@@ -199,8 +200,8 @@ class Stock:
             self.context.counts["too_far_behind"] += 1
             request.abort(DoneCode.TOO_FAR_BEHIND, "fetch what is missing")
 
-    def _stir(self, at: int) -> None:
+    def _stir(self, at: int, arriving: Arriving | None = None) -> None:
         waiting = self.waits.pop(at, None)
         if waiting is not None:
             for reader in waiting:
-                reader.stirred()
+                reader.stirred(arriving)

@@ -101,9 +101,11 @@ class RelayTrack(StockedTrack):
         self._pending[request] = None
         request.on_end = lambda: self._pending_over(request)
         asked = request.parameters
-        wait = min(asked.rendezvous_timeout or 0, int(self.context.config.rendezvous * 1000))
+        wait = self._may_wait(asked.rendezvous_timeout or 0)
         if wait:
             request.refuse_after(wait)
+            self.context.waiting += 1
+            request.when_ended(self._waited)
         self._connect(
             forward=asked.forward is not False,
             new_group=asked.new_group_request,
@@ -236,6 +238,16 @@ class RelayTrack(StockedTrack):
         self.stock.leave(request)
         self._adjust_forward()
         self._check_idle()
+
+    def _may_wait(self, asked: int) -> int:
+        """Milliseconds of RENDEZVOUS_TIMEOUT that are granted (draft-22 §9.20.6)."""
+        config = self.context.config
+        if self.context.waiting >= config.max_rendezvous:
+            return 0
+        return min(asked, int(config.rendezvous * 1000))
+
+    def _waited(self) -> None:
+        self.context.waiting -= 1
 
     def _pending_over(self, request: IncomingSubscribe) -> None:
         self._pending.pop(request, None)

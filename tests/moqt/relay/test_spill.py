@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -264,7 +265,7 @@ Step = tuple[str, int, int]
 def test_no_budget_is_overrun_and_nothing_is_mixed_up(
     tmp_path: Path, steps: list[Step], room: int, disk: int
 ) -> None:
-    world = World(tmp_path, room, disk * len(KIB))
+    world = World(Path(tempfile.mkdtemp(dir=tmp_path)), room, disk * len(KIB))
     world.known.describe(bytes.fromhex("0405"))
     for what, group, number in steps:
         payload = bytes([group, number]) * (group * 100 + number)

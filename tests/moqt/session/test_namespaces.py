@@ -431,4 +431,5 @@ def test_revoked_before_it_was_accepted() -> None:
     assert error.code == RequestCode.UNAUTHORIZED
     request.accept()
     assert wire.answer(stream).end == "fin"
+    wire.send(stream, fin=True)
     assert not leftovers(wire.session)

@@ -1,0 +1,159 @@
+"""Every limit that a peer can reach has a test that reaches it, and a line in docs/security.md."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kvcs.gatekeeper import GateLimits
+from moqt.publisher import ServingLimits
+from moqt.relay.admission import AdmissionLimits
+from moqt.relay.config import RelayConfig
+from moqt.session.config import SessionConfig
+from transport.config import QuicOptions
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
+
+SETTINGS = {
+    one.__name__: one
+    for one in (
+        SessionConfig,
+        QuicOptions,
+        ServingLimits,
+        RelayConfig,
+        AdmissionLimits,
+        GateLimits,
+    )
+}
+#: Settings that bound nothing of a peer's.
+OTHERS = {
+    "SessionConfig": (
+        "implementation authority path served_authorities served_paths setup_tokens request_tokens"
+        " token_verifier lifetime retry_interval stop_grace"
+    ),
+    "QuicOptions": ("protocols keep_alive max_datagram_size unsent_budget piece hot_streams"),
+    "ServingLimits": "retry_after",
+}
+SESSION = "tests/moqt/session/"
+CONNECT = "tests/transport/test_connect.py::"
+ENDPOINT = "tests/transport/test_endpoint.py::"
+LIMITS = "tests/moqt/relay/test_limits.py::"
+GATE = "tests/kvcs/test_gatekeeper.py::"
+#: The test that reaches each.
+REACHED = {
+    "SessionConfig.max_auth_token_cache_size": (
+        SESSION + "test_tokens.py::test_sixteen_octets_and_the_value_count"
+    ),
+    "SessionConfig.max_filter_ranges": SESSION + "test_update.py::test_ranges_in_force_add_up",
+    "SessionConfig.max_request_updates": (
+        SESSION + "test_update.py::test_too_many_unanswered_updates"
+    ),
+    "SessionConfig.max_fills": SESSION + "test_update.py::test_fills_that_wait_are_bounded",
+    "SessionConfig.unread_answers": (
+        SESSION + "test_update.py::test_answers_that_are_never_taken_are_bounded"
+    ),
+    "SessionConfig.setup_timeout": SESSION + "test_setup.py::test_nobody_says_setup",
+    "SessionConfig.stall_timeout": (
+        SESSION + "test_stalls.py::test_a_control_message_must_be_finished"
+    ),
+    "SessionConfig.request_timeout": (
+        SESSION + "test_stalls.py::test_a_request_that_nobody_answers"
+    ),
+    "SessionConfig.early_streams": (
+        SESSION + "test_setup.py::test_streams_before_setup_are_bounded"
+    ),
+    "SessionConfig.early_octets": SESSION + "test_hostile.py::test_a_flood_before_setup",
+    "SessionConfig.orphan_streams": (
+        SESSION + "test_data_streams.py::test_early_streams_are_bounded"
+    ),
+    "SessionConfig.orphan_octets": (
+        SESSION + "test_data_streams.py::test_early_streams_of_several_aliases"
+    ),
+    "SessionConfig.orphan_timeout": (
+        SESSION + "test_data_streams.py::test_an_alias_that_never_comes"
+    ),
+    "SessionConfig.orphan_datagrams": SESSION + "test_stalls.py::test_they_are_few",
+    "SessionConfig.orphan_datagram_octets": SESSION + "test_stalls.py::test_they_are_few",
+    "SessionConfig.done_timeout": (
+        SESSION + "test_publish_done.py::test_a_wrong_or_unknown_count_ends_in_time"
+    ),
+    "SessionConfig.max_peer_requests": (
+        SESSION + "test_request_streams.py::test_requests_open_at_once_are_bounded"
+    ),
+    "SessionConfig.max_id_holes": (
+        SESSION + "test_hostile.py::test_ids_cancelled_early_do_not_end_the_session"
+    ),
+    "SessionConfig.namespace_octets": SESSION + "test_namespaces.py::test_names_are_bounded",
+    "QuicOptions.idle_timeout": CONNECT + "test_a_client_that_vanishes_is_noticed",
+    "QuicOptions.connect_timeout": CONNECT + "test_silence",
+    "QuicOptions.max_datagram_frame_size": (
+        "tests/transport/test_aioquic_quarantine.py::test_a_peer_without_datagrams"
+    ),
+    "QuicOptions.max_streams_bidi": (
+        ENDPOINT + "test_small_windows_and_few_stream_slots_only_slow_down"
+    ),
+    "QuicOptions.max_streams_uni": (
+        ENDPOINT + "test_small_windows_and_few_stream_slots_only_slow_down"
+    ),
+    "QuicOptions.max_data": ENDPOINT + "test_small_windows_and_few_stream_slots_only_slow_down",
+    "QuicOptions.max_stream_data": (
+        ENDPOINT + "test_small_windows_and_few_stream_slots_only_slow_down"
+    ),
+    "QuicOptions.max_connections": CONNECT + "test_a_server_that_is_full_says_so",
+    "QuicOptions.max_half_open": CONNECT + "test_half_open_connections_end_and_are_capped",
+    "QuicOptions.retry_from": CONNECT + "test_under_load_a_client_proves_its_address",
+    "ServingLimits.fetches": SESSION + "test_fetch.py::test_fetches_at_once_are_bounded",
+    "ServingLimits.rendezvous": SESSION + "test_grants.py::test_a_subscription_waits_for_its_track",
+    "ServingLimits.awaited": SESSION + "test_grants.py::test_what_waits_is_bounded",
+    "RelayConfig.cache": LIMITS + "test_a_small_cache_and_a_late_reader",
+    "RelayConfig.max_cached_object": LIMITS + "test_an_object_too_large_to_keep_passes_through",
+    "RelayConfig.backlog": LIMITS + "test_a_subscriber_that_does_not_read_is_ended",
+    "RelayConfig.rendezvous": (
+        LIMITS + "test_what_waits_for_a_publisher_is_bounded_in_time_and_number"
+    ),
+    "RelayConfig.max_rendezvous": (
+        LIMITS + "test_what_waits_for_a_publisher_is_bounded_in_time_and_number"
+    ),
+    "RelayConfig.fill_timeout": LIMITS + "test_a_range_that_never_comes_is_given_up",
+    "RelayConfig.straggler": LIMITS + "test_a_range_that_never_comes_is_given_up",
+    "RelayConfig.max_fetches": LIMITS + "test_fetches_upstream_are_few_at_once",
+    "RelayConfig.linger": LIMITS + "test_a_track_nobody_wants_is_left",
+    "RelayConfig.recovery": LIMITS + "test_a_lost_publisher_is_waited_for_so_long",
+    "RelayConfig.max_tracks": LIMITS + "test_tracks_are_bounded",
+    "RelayConfig.max_finished": LIMITS + "test_finished_subgroups_are_few",
+    "AdmissionLimits.session_rate": LIMITS + "test_requests_come_no_faster",
+    "AdmissionLimits.session_burst": LIMITS + "test_requests_come_no_faster",
+    "AdmissionLimits.identity_rate": LIMITS + "test_requests_come_no_faster",
+    "AdmissionLimits.identity_burst": LIMITS + "test_requests_come_no_faster",
+    "AdmissionLimits.egress": LIMITS + "test_octets_drawn_count",
+    "AdmissionLimits.prefix_fields": LIMITS + "test_prefixes_name_enough_fields",
+    "AdmissionLimits.identities": LIMITS + "test_identities_remembered_are_bounded",
+    "GateLimits.good_tokens": GATE + "test_what_is_remembered_is_bounded",
+    "GateLimits.bad_tokens": GATE + "test_what_is_remembered_is_bounded",
+    "GateLimits.message_tokens": GATE + "test_too_many_tokens_are_not_looked_at",
+    "GateLimits.burst": GATE + "test_a_session_that_shows_one_token_after_another",
+    "GateLimits.per_second": GATE + "test_a_session_that_shows_one_token_after_another",
+}
+
+
+def test_every_limit_has_its_test() -> None:
+    named = {
+        f"{name}.{field.name}"
+        for name, kind in SETTINGS.items()
+        for field in dataclasses.fields(kind)
+        if field.name not in OTHERS.get(name, "").split()
+    }
+    assert named == set(REACHED)
+
+
+@pytest.mark.parametrize("limit", sorted(REACHED))
+def test_it_is_on_the_page_and_its_test_is_there(limit: str) -> None:
+    assert f"`{limit.split('.')[1]}`" in PAGE
+    file, _, name = REACHED[limit].partition("::")
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef)
+    assert name in {one.name for one in ast.walk(tree) if isinstance(one, defined)}
