@@ -239,13 +239,14 @@ class Filler:
         return self.stock.context.config.cache // (4 * max(1, len(self._fetches)))
 
     def want(
-        self, first: int, last: int, order: GroupOrder, tried: Container[Peer]
+        self, at: int, span: tuple[int, int], order: GroupOrder, tried: Container[Peer]
     ) -> tuple[Outlook, Peer | None]:
-        """See that the missing range comes: by a fetch that is open, or by a new one.
+        """See that ``at`` comes: by a fetch that is open, or by a new one for the missing ``span``.
 
         The peer is the one that is newly asked.
         """
-        if any(fetch.brings(first) for fetch in self._fetches):
+        first, last = span
+        if any(fetch.brings(at) for fetch in self._fetches):
             return Outlook.COMING, None
         context = self.stock.context
         if len(self._fetches) >= context.config.max_fetches:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from moqt.codec.params import Parameters
 from moqt.errors import Misuse, MoqtError
@@ -12,7 +12,9 @@ from moqt.relay.subgroups import Inflow
 from moqt.session.publishing import IncomingPublish
 
 if TYPE_CHECKING:
+    from moqt.codec.messages import RequestOk
     from moqt.model import Location, ObjectHead, ObjectSink, SubgroupHead
+    from moqt.relay.clock import Planned
     from moqt.relay.peers import Peer
     from moqt.relay.track import RelayTrack
     from moqt.session.ports import TrackInfo
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from transport.api import BytesLike
 
     Upstream: TypeAlias = OutgoingSubscribe | IncomingPublish
+
+
+#: A peer that does not say how far a track has come is believed to have said all, in seconds.
+REFRESH_TIME: Final = 1.0
 
 
 class Leg:
@@ -34,6 +40,7 @@ class Leg:
         self.forward = True
         self.over = False
         self.live_from: int | None = None
+        self._refreshing: Planned | None = None
         self._inflows: set[Inflow] = set()
         #: What Largest Object was when the last NEW_GROUP_REQUEST went up, and its value.
         self._wanted_group: tuple[Location | None, int] | None = None
@@ -83,6 +90,30 @@ class Leg:
         if forward:
             largest = self._track.largest
             self.live_from = 0 if largest is None else place(largest) + 1
+
+    def refresh(self) -> bool:
+        """Ask a paused upstream how far the track has come; False when it cannot be asked."""
+        if not self.established or self.over:
+            return False
+        if self._refreshing is None:
+            try:
+                self.peer.track_status(self._track.name, self._told)
+            except MoqtError:
+                return False
+            clock = self._stock.context.clock
+            self._refreshing = clock.call_later(REFRESH_TIME, self._refreshed)
+        return True
+
+    def _told(self, said: RequestOk | MoqtError) -> None:
+        if not isinstance(said, MoqtError) and said.parameters.largest_object is not None:
+            self._stock.archive.advance(said.parameters.largest_object)
+        self._refreshed()
+
+    def _refreshed(self) -> None:
+        timer, self._refreshing = self._refreshing, None
+        if timer is not None:
+            timer.cancel()
+            self._track.told()
 
     def ask_group(self, wanted: int) -> None:
         """NEW_GROUP_REQUEST, unless one as good is outstanding (draft-22 §9.20.19)."""

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.codec.fields import Token
+    from moqt.codec.messages import RequestOk
     from moqt.codec.params import Parameters
+    from moqt.errors import MoqtError
     from moqt.model import FullTrackName, TrackNamespace
     from moqt.session.core import Session
     from moqt.session.fetches import OutgoingFetch
@@ -61,6 +63,12 @@ class Peer:
     ) -> OutgoingFetch:
         """FETCH."""
         return self.session.fetch(name, self._shown(parameters), receiver)
+
+    def track_status(
+        self, name: FullTrackName, answer: Callable[[RequestOk | MoqtError], None]
+    ) -> None:
+        """TRACK_STATUS."""
+        self.session.track_status(name, self._shown(NO_PARAMETERS), answer)
 
     def subscribe_namespace(
         self, prefix: TrackNamespace, listener: NamespaceListener

@@ -41,6 +41,7 @@ class Reader:
         self._left = limit if fill_timeout is None else min(limit, fill_timeout / 1000)
         self._tried: list[Peer] = []
         self._given: Arriving | None = None
+        self._absent = -1
         self._timer: Planned | None = None
         #: The place it waits for, and since when.
         self.at: int | None = None
@@ -64,9 +65,13 @@ class Reader:
             self._stock.read(self)
         return None
 
-    def stirred(self, arriving: Arriving | None) -> None:
-        """What it waits for may be here, or is on its way: it may be gone again when it looks."""
+    def stirred(self, arriving: Arriving | None, absent: int) -> None:
+        """What it waits for may be here, is on its way, or nothing exists up to ``absent``.
+
+        What it is told counts even when the cache has forgotten it before it looks.
+        """
         self._given = arriving
+        self._absent = max(absent, self._absent)
         self._wake()
 
     def forgive(self, peer: Peer) -> None:
@@ -91,6 +96,9 @@ class Reader:
                 self._hit(stored)
                 yield stored
                 at = place(stored.head.location) + 1
+                continue
+            if at == self.at and at <= self._absent:
+                at, self._absent = min(self._absent, last) + 1, -1
                 continue
             arriving = self._on_its_way(at)
             if arriving is not None:
@@ -121,8 +129,10 @@ class Reader:
             elif top == last_of(group) and not archive.known.holds(top):
                 bottom = max(first, archive.known.gap_before(top))
                 whole = bottom if bottom == place((bottom >> 64, 0)) else last_of(bottom >> 64) + 1
-                if whole < low:  # groups that are missing as a whole: one wait, one marker
-                    kind = yield from self._wait(whole, top)
+                told = self._given is not None or self._absent >= low == self.at
+                begun = told or low in self._stock.arriving
+                if whole < low and not begun:  # whole groups are missing: one wait, one marker
+                    kind = yield from self._wait(low, top, whole)
                     if kind is not None:
                         yield Gap(kind, location(last_of(whole >> 64)))
                         top = whole - 1
@@ -141,7 +151,6 @@ class Reader:
         counts = self._stock.context.counts
         counts["objects_from_cache"] += 1
         counts["octets_from_cache"] += stored.head.length
-        self._tried.clear()
         self._stock.filler.passed(place(stored.head.location))
 
     def _stream(self, arriving: Arriving) -> Pieces:
@@ -149,7 +158,6 @@ class Reader:
         if arriving.head.status is not ObjectStatus.NORMAL:
             return None
         sent = 0
-        self._tried.clear()
         yield StoredObject(arriving.head, ())
         while True:
             for view in beyond(tuple(arriving.views), sent):
@@ -193,20 +201,26 @@ class Reader:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def _wait(self, at: int, end: int) -> Pieces:
-        """Wait once for what is missing from ``at`` on; the kind of the gap if that is in vain."""
+    def _wait(self, at: int, end: int, first: int | None = None) -> Pieces:
+        """Wait once for ``at``, missing like all from ``first`` to ``end``, ``at`` if not given.
+
+        Returns the kind of the gap if that is in vain.
+        """
         if self._left <= 0:
             return GapKind.TIMED_OUT
         clock = self._stock.context.clock
         now = clock.time()
         if at != self.at:
             self.at, self._since = at, now
+            self._absent = -1
+            self._tried.clear()
         grace = self._stock.context.config.straggler - (now - self._since)
         delay = self._left
         if self._stock.may_come_live(at, late=grace <= 0):
             delay = min(delay, max(grace, 0.001)) if grace > 0 else delay
         else:
-            outlook, peer = self._stock.filler.want(at, end, self._order, self._tried)
+            span = (at if first is None else first, end)
+            outlook, peer = self._stock.filler.want(at, span, self._order, self._tried)
             if peer is not None:
                 self._tried.append(peer)
             if outlook is Outlook.NOWHERE:

@@ -133,7 +133,7 @@ class Stock:
         """These places hold nothing."""
         self.archive.absent(first, last)
         for at in [one for one in self.waits if first <= one <= last]:
-            self._stir(at)
+            self._stir(at, absent=last)
 
     def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
         """A datagram object: to everyone, unless it came before."""
@@ -200,8 +200,8 @@ class Stock:
             self.context.counts["too_far_behind"] += 1
             request.abort(DoneCode.TOO_FAR_BEHIND, "fetch what is missing")
 
-    def _stir(self, at: int, arriving: Arriving | None = None) -> None:
+    def _stir(self, at: int, arriving: Arriving | None = None, absent: int = -1) -> None:
         waiting = self.waits.pop(at, None)
         if waiting is not None:
             for reader in waiting:
-                reader.stirred(arriving)
+                reader.stirred(arriving, absent)

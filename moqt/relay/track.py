@@ -119,22 +119,22 @@ class RelayTrack(StockedTrack):
 
     def fetch(self, request: IncomingFetch) -> None:
         """From the cache when it has all; else once upstream has said how far the track is."""
-        wanted = request.parameters.location_filter
-        within = None if wanted is None else wanted.on_fetch(self.largest)
+        wanted, largest = request.parameters.location_filter, self.largest
+        asked = None if wanted is None else wanted.on_subscription(largest)
+        end = None if asked is None else asked.end
         known = self.stock.archive.known
-        here = (
-            within is not None
-            and within.end is not None
-            and known.covers(place(within.start), place(within.end))
-        )
-        if here or self._settled or self.standing:
+        if asked is not None and end is not None and largest is not None and end <= largest:
+            here = self.standing or known.covers(place(asked.start), place(end))
+        else:
+            here = False
+        if here or self._up_to_date:
             request.accept(self)
         else:
             self._ask(Question(request, lambda: request.ask(lambda one: one.accept(self))))
 
     def status(self, request: IncomingTrackStatus) -> None:
         """TRACK_STATUS, from an upstream subscription."""
-        if self._settled or self.standing:
+        if self._up_to_date:
             request.accept(self)
         else:
             self._ask(Question(request, lambda: request.accept(self)))
@@ -162,6 +162,10 @@ class RelayTrack(StockedTrack):
         """A peer announces it: follow it there as well when it is followed (draft-22 §7.6)."""
         if self.stock.subscriptions or self._pending or self._asking:
             self._connect(forward=self._wants_objects(), only=peer)
+
+    def told(self) -> None:
+        """A paused upstream has said how far the track has come."""
+        self._answer()
 
     def let_go(self, peer: Peer) -> None:
         """Leave the upstream on a session that another one replaces."""
@@ -257,6 +261,10 @@ class RelayTrack(StockedTrack):
         """Answer once an upstream stands; from the cache alone when none does."""
         self._asking.append(question)
         question.request.on_end = lambda: self._asked_no_more(question)
+        if self.standing:
+            if not any([leg.refresh() for leg in self._legs]):
+                self._answer()
+            return
         self._connect(forward=False)
         if not self._legs:
             self._refuse(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
@@ -292,6 +300,11 @@ class RelayTrack(StockedTrack):
                 leg.subscribe(forward=forward, new_group=new_group, rendezvous=rendezvous)
             except MoqtError:
                 self._legs.remove(leg)  # this session is ending
+
+    @property
+    def _up_to_date(self) -> bool:
+        """True when Largest Object is what it is upstream, but for what is on its way."""
+        return self._settled or any(leg.established and leg.forward for leg in self._legs)
 
     def _wants_objects(self) -> bool:
         return any(request.forward for request in self.stock.subscriptions) or any(
