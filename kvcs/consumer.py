@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from kvcs.identity import Identities, JsonObject, ScopeKey
     from kvcs.names import PublicationName
+    from kvcs.relays import Credentials
     from moqt.session.config import SessionConfig
     from transport.config import QuicOptions, ServerTls
     from transport.url import MoqtUrl
@@ -34,6 +35,7 @@ __all__ = ["Consumer", "Found", "Layer", "Report", "Retrieval"]
 class Consumer:
     """Reads publications from every session it has: those it dials, and those it accepts.
 
+    ``credentials`` (a ``TokenFile``) gives what requests show on those it dials.
     Use it as an async context manager, or ``close`` it.
     """
 
@@ -45,12 +47,13 @@ class Consumer:
         config: SessionConfig | None = None,
         quic: QuicOptions | None = None,
         monitor: Monitor | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._scope_key = scope_key
         self._identities = identities
         #: What all sessions have counted, ended ones included.
         self.monitor = monitor or Monitor()
-        self._links = Links(config, quic, self.monitor)
+        self._links = Links(config, quic, self.monitor, credentials)
         self._sources = Sources(self._links, identities)
         self._retrievals: set[Retrieval] = set()
 

@@ -13,7 +13,7 @@ from kvcs.identity import KVSP_PROFILE_0, CompatibilityDescriptor
 from kvcs.manifest import ManifestBuilder
 from kvcs.names import PUB_ID_LENGTH, Component, PublicationName
 from kvcs.publication import Publication
-from kvcs.relays import parse_urls
+from kvcs.relays import parse_urls, showing
 from kvcs.uplink import Uplink
 from moqt.endpoint import serve
 from moqt.monitor import Monitor
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvcs.identity import Identities, JsonObject, ScopeKey
+    from kvcs.relays import Credentials
     from moqt.endpoint import Server
     from moqt.errors import RequestFailed
     from moqt.model import TrackNamespace
@@ -44,7 +45,8 @@ CLOSE_LIMIT: Final = 600.0
 class Publisher:
     """Serves publications on every session it has: those it accepts, and those it dials.
 
-    ``retention`` is in seconds, ``limits`` bounds what one consumer may ask at once. Use it as an
+    ``retention`` is in seconds, ``limits`` bounds what one consumer may ask at once,
+    ``credentials`` (a ``TokenFile``) gives what requests show on sessions it dials. Use it as an
     async context manager, or ``close`` it.
     """
 
@@ -58,6 +60,7 @@ class Publisher:
         config: SessionConfig | None = None,
         quic: QuicOptions | None = None,
         monitor: Monitor | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._retention = DEFAULT_RETENTION if retention is None else retention
         if self._retention < 0:
@@ -65,6 +68,7 @@ class Publisher:
         self._scope_key = scope_key
         self._identities = identities
         self._config = config
+        self._dialled = showing(config, credentials)
         self._quic = quic
         #: What all sessions have counted, ended ones included.
         self.monitor = monitor or Monitor()
@@ -111,7 +115,7 @@ class Publisher:
             parse_urls(urls),
             tls or ClientTls(),
             self._limits,
-            self._config,
+            self._dialled,
             self._quic,
             self.monitor,
         )

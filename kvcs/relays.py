@@ -12,23 +12,28 @@ from kvcs.errors import InvalidInput
 from kvcs.names import PublicationName
 from moqt.endpoint import connect, serve
 from moqt.errors import RequestCode, RequestRefused, SessionClosed
+from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
 from transport.errors import ConnectFailed, ConnectFault, InvalidUrl
 from transport.url import MoqtUrl
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from typing import TypeAlias
 
     from kvcs.discovery import Interest
     from kvcs.manifest_track import ManifestWatch
+    from moqt.codec.fields import Token
     from moqt.codec.properties import SetupOptions
     from moqt.driver import Connection
     from moqt.endpoint import Server
     from moqt.model import TrackNamespace
     from moqt.monitor import Monitor
-    from moqt.session.config import SessionConfig
     from moqt.session.namespaces import IncomingPublishNamespace
     from transport.config import ClientTls, QuicOptions, ServerTls
+
+    #: What requests show on sessions that we dial, by value, asked anew for each.
+    Credentials: TypeAlias = Callable[[], Iterable[Token]]
 
 _T = TypeVar("_T")
 
@@ -57,6 +62,16 @@ def parse_urls(urls: str | MoqtUrl | Sequence[str | MoqtUrl]) -> tuple[MoqtUrl, 
         raise InvalidInput("no URL to connect to: give at least one, moqt://host[:port]/path")
     parsed = (url if isinstance(url, MoqtUrl) else MoqtUrl.parse(url) for url in several)
     return tuple(replace(url, fragment=None) for url in parsed)
+
+
+def showing(config: SessionConfig | None, credentials: Credentials | None) -> SessionConfig | None:
+    """The settings of sessions that we dial: each of their requests shows ``credentials``.
+
+    Who dials us is shown nothing.
+    """
+    if credentials is None:
+        return config
+    return replace(config or SessionConfig(), request_tokens=credentials)
 
 
 def moved_to(uri: str) -> MoqtUrl | None:
@@ -237,10 +252,15 @@ class Links:
     """All sessions of one consumer, dialled and accepted; ``changed`` rings for each event."""
 
     def __init__(
-        self, config: SessionConfig | None, quic: QuicOptions | None, monitor: Monitor
+        self,
+        config: SessionConfig | None,
+        quic: QuicOptions | None,
+        monitor: Monitor,
+        credentials: Credentials | None = None,
     ) -> None:
         self.changed = Bell()
         self._config = config
+        self._dialled = showing(config, credentials)
         self._quic = quic
         self._monitor = monitor
         self._links: list[Link] = []
@@ -342,7 +362,7 @@ class Links:
             url,
             handler=handler,
             tls=tls,
-            config=self._config,
+            config=self._dialled,
             quic=self._quic,
             monitor=self._monitor,
         )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from kvcs.cli.output import Output
     from kvcs.identity import CompatibilityDescriptor, ScopeKey
+    from kvcs.tokenfile import TokenFile
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 _T = TypeVar("_T")
@@ -136,6 +137,7 @@ class PeerOptions:
     ca: Path | None
     server_name: str | None
     insecure: bool
+    token_file: Path | None
 
     def check_peers(self, *, dials: bool, dial_option: str) -> None:
         """Raises UsageError unless there is exactly one way to a peer, with what it needs."""
@@ -152,6 +154,11 @@ class PeerOptions:
             raise click.UsageError("--cert and --key go with --listen; to dial, use --ca FILE")
         if self.listen is not None and (self.ca or self.insecure or self.server_name):
             raise click.UsageError(f"--ca, --server-name and --insecure go with {dial_option}")
+        if self.token_file is not None and (self.listen is not None or self.insecure):
+            raise click.UsageError(
+                f"--token-file goes with {dial_option}, and never with --insecure: whoever gets the"
+                " token may use it"
+            )
         if self.insecure and (self.ca or self.server_name):
             raise click.UsageError(
                 "--insecure checks no certificate: leave --ca and --server-name out"
@@ -168,6 +175,15 @@ class PeerOptions:
     def client_tls(self) -> ClientTls:
         """For dialling."""
         return ClientTls(ca_file=self.ca, server_name=self.server_name, verify=not self.insecure)
+
+    @property
+    def credentials(self) -> TokenFile | None:
+        """What requests show on sessions that we dial; raises InvalidInput."""
+        if self.token_file is None:
+            return None
+        from kvcs.tokenfile import TokenFile  # what it loads takes time, and is rarely needed
+
+        return TokenFile(self.token_file)
 
 
 peer_options = together(
@@ -186,6 +202,11 @@ peer_options = together(
     ),
     click.option(
         "--insecure", is_flag=True, help="To dial: accept any certificate. For experiments only."
+    ),
+    click.option(
+        "--token-file",
+        type=FILE,
+        help="To dial: show the token in this file, and the next one once it is put there.",
     ),
 )
 

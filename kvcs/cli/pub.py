@@ -146,7 +146,10 @@ async def publish(
             )
         with options.watched(output) as monitor:
             async with Publisher(
-                scope_key=options.load_scope_key(), retention=options.retention, monitor=monitor
+                scope_key=options.load_scope_key(),
+                retention=options.retention,
+                monitor=monitor,
+                credentials=options.credentials,
             ) as publisher:
                 publication = publisher.open(descriptor, tokens=tokens, name=name, blocks=blocks)
                 uri = await _reach(options, publisher, publication, output)

@@ -28,7 +28,17 @@ def relay() -> None:
     _start("relay")
 
 
-def _start(name: str) -> None:
+def token() -> None:
+    """kvcs-token."""
+    _start("token")
+
+
+def kvcs() -> None:
+    """kvcs, whose subcommands are the commands above."""
+    _start("together", "kvcs")
+
+
+def _start(name: str, called: str | None = None) -> None:
     try:
         main = import_module(f"kvcs.cli.{name}").main
     except KeyboardInterrupt:
@@ -38,4 +48,4 @@ def _start(name: str) -> None:
         else:
             sys.stderr.write("interrupted\n")
         sys.exit(128 + SIGINT)
-    main(prog_name=f"kvcs-{name}")
+    main(prog_name=called or f"kvcs-{name}")

@@ -186,7 +186,9 @@ async def subscribe(
 ) -> None:
     """Get in touch, find the publication, take it."""
     with options.watched(output) as monitor:
-        async with Consumer(scope_key=options.load_scope_key(), monitor=monitor) as consumer:
+        async with Consumer(
+            scope_key=options.load_scope_key(), monitor=monitor, credentials=options.credentials
+        ) as consumer:
             if options.hold:
                 await line_on_stdin(output)
             await _reach(options, consumer, output)

@@ -12,16 +12,17 @@ import pytest
 from kvcs.cli import start
 from tests.architecture.sources import ROOT
 
-STARTS = [start.pub, start.sub, start.keygen]
+STARTS = [start.pub, start.sub, start.keygen, start.relay, start.token, start.kvcs]
+NAMES = {begin: f"kvcs-{begin.__name__}" for begin in STARTS} | {start.kvcs: "kvcs"}
 
 
 @pytest.mark.parametrize("begin", STARTS)
 def test_it_is_the_command(begin, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", [f"kvcs-{begin.__name__}", "--version"])
+    monkeypatch.setattr(sys, "argv", [NAMES[begin], "--version"])
     with pytest.raises(SystemExit) as ended:
         begin()
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"kvcs-{begin.__name__} ")
+    assert capsys.readouterr().out.startswith(f"{NAMES[begin]} ")
 
 
 def interrupted(name: str) -> ModuleType:
@@ -48,5 +49,5 @@ def test_interrupted_while_it_loads(
 
 def test_all_commands_start_here() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    starts = {f"kvcs-{begin.__name__}": f"kvcs.cli.start:{begin.__name__}" for begin in STARTS}
+    starts = {name: f"kvcs.cli.start:{begin.__name__}" for begin, name in NAMES.items()}
     assert project["scripts"] == starts

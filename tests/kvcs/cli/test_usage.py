@@ -69,6 +69,8 @@ PUB_LISTENS = ("cache", "--scope-key", "k", "--listen", "h:1", "--cert", "c", "-
         (("cache", "--relay", URL, "--cert", "c"), "--cert and --key go with --listen"),
         ((*PUB_LISTENS, "--insecure"), "--insecure go with --relay URL"),
         (("cache", "--relay", URL, "--insecure", "--ca", "c"), "--insecure checks no certificate"),
+        (("cache", "--relay", URL, "--insecure", "--token-file", "t"), "never with --insecure"),
+        ((*PUB_LISTENS, "--token-file", "t"), "--token-file goes with --relay URL"),
         (("cache", "--relay", URL), "Give --scope-key FILE"),
         (("cache", "--relay", URL, "--scope-id", "00" * 16), "--compat-id, --anchor-key"),
         (("cache", "--relay", URL, *IDS, "--scope-key", "k"), "leave it or the ready-made ones"),
@@ -241,6 +243,25 @@ def test_no_scope_key_file(cache: Path, tmp_path: Path) -> None:
     result = publish(cache, tmp_path / "none", "--block-tokens", "8")
     assert result.exit_code == 1
     assert "make one with kvcs-keygen" in result.stderr
+
+
+def test_no_token_file(cache: Path, scope_key: Path, tmp_path: Path) -> None:
+    result = publish(cache, scope_key, "--block-tokens", "8", "--token-file", tmp_path / "none")
+    assert result.exit_code == 1
+    assert "kvcs-token issue makes one" in result.stderr
+    words = (
+        "--scope-key",
+        scope_key,
+        "--like",
+        cache,
+        "--block-tokens",
+        "8",
+        "--token-file",
+        cache,
+    )
+    result = call(sub.main, "moqt://127.0.0.1:1/", *words)
+    assert result.exit_code == 1
+    assert f"token file {cache}: a token is one line of base64url text" in result.stderr
 
 
 def test_nobody_answers(cache: Path, scope_key: Path) -> None:
