@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from moqt.codec.params import Parameters
@@ -41,6 +42,7 @@ class Leg:
         self.over = False
         self.live_from: int | None = None
         self._refreshing: Planned | None = None
+        self._resuming: Planned | None = None
         self._inflows: set[Inflow] = set()
         #: What Largest Object was when the last NEW_GROUP_REQUEST went up, and its value.
         self._wanted_group: tuple[Location | None, int] | None = None
@@ -75,21 +77,48 @@ class Leg:
         if self.request is not None:
             self.request.cancel()
 
+    @property
+    def live(self) -> bool:
+        """True while it brings every object after a Largest Object that is known."""
+        return self.established and self.live_from is not None
+
     def resume(self, forward: bool) -> None:
-        """Pause it, or let it bring objects again (draft-22 §7.6)."""
-        if not self.established or self.request is None or forward == self.forward:
+        """Pause it, or let it bring objects again, from its Largest Object on (draft-22 §7.6)."""
+        request = self.request
+        if not self.established or request is None or forward == self.forward:
             return
-        self.forward = forward
-        if not forward:
-            self.live_from = None
-        try:
-            self.request.update(Parameters(forward=forward))
-        except Misuse:
-            self.forward = not forward  # the peer owes too many answers: asked again later
-            return
+        asked = Parameters(forward=forward)
         if forward:
-            largest = self._track.largest
-            self.live_from = 0 if largest is None else place(largest) + 1
+            asked = replace(asked, location_filter=LocationFilter.next_object())
+        try:
+            request.update(asked)
+        except Misuse:
+            return  # the peer owes too many answers: asked again later
+        self.forward = forward
+        self.live_from = None
+        self._stop_resuming()
+        if forward:
+            request.on_updated = self._resumed
+            clock = self._stock.context.clock
+            self._resuming = clock.call_later(REFRESH_TIME, lambda: self._resumed(Parameters()))
+
+    def _resumed(self, said: Parameters) -> None:
+        """It says how far the track has come without us; or does not, and is not waited for."""
+        if self._resuming is None:
+            return
+        self._stop_resuming()
+        archive = self._stock.archive
+        before = archive.largest
+        if said.largest_object is not None:
+            archive.advance(said.largest_object)
+        largest = archive.largest
+        self.live_from = 0 if largest is None else place(largest) + 1
+        self._track.leg_live(self, before)
+
+    def _stop_resuming(self) -> None:
+        timer, self._resuming = self._resuming, None
+        if timer is not None:
+            timer.cancel()
 
     def refresh(self) -> bool:
         """Ask a paused upstream how far the track has come; False when it cannot be asked."""

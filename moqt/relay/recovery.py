@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from moqt.model import GroupOrder, LocationRange, StoredObject, SubgroupHead
 from moqt.relay.reading import Reader
-from moqt.relay.spans import location, place
+from moqt.relay.spans import location
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,22 +23,14 @@ class Recovery:
     Meanwhile ``Stock.recovering`` holds back what comes live until its place in the order comes.
     """
 
-    def __init__(self, stock: Stock, over: Callable[[bool], None]) -> None:
-        """``over`` is told whether it succeeded."""
+    def __init__(self, stock: Stock, over: Callable[[bool], None], first: int) -> None:
+        """What is missed begins at ``first``; ``over`` is told whether it has succeeded."""
         self._stock = stock
         self._over: Callable[[bool], None] | None = over
         self._pieces: Pieces | None = None
         self._planned: Planned | None = None
         stock.recovering = True
-        largest = stock.largest
-        stock.recovering_from = min(
-            (
-                place((fan.head.group, 0 if fan.passed is None else fan.passed + 1))
-                for fan in stock.fans.values()
-                if not fan.closed
-            ),
-            default=0 if largest is None else place(largest) + 1,
-        )
+        stock.recovering_from = first
         config = stock.context.config
         self._limit = stock.context.clock.call_later(config.recovery, lambda: self.stop(False))
 

@@ -166,6 +166,18 @@ class Stock:
             if not fan.closed:
                 fan.join(request)
 
+    def passed_to(self) -> int:
+        """The first place that subscriptions may still lack when upstream is lost now."""
+        largest = self.largest
+        return min(
+            (
+                place((fan.head.group, 0 if fan.passed is None else fan.passed + 1))
+                for fan in self.fans.values()
+                if not fan.closed
+            ),
+            default=0 if largest is None else place(largest) + 1,
+        )
+
     def leave(self, request: PublisherHalf) -> None:
         """It is over."""
         self.subscriptions.pop(request, None)

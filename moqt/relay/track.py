@@ -63,6 +63,7 @@ class RelayTrack(StockedTrack):
         self._pending: dict[IncomingSubscribe, None] = {}
         self._asking: list[Question] = []
         self._settled = False
+        self._last_end = DoneCode.INTERNAL_ERROR
         self._recovery: Recovery | None = None
         self._linger: Planned | None = None
 
@@ -77,6 +78,11 @@ class RelayTrack(StockedTrack):
     def standing(self) -> bool:
         """True while an upstream subscription is established."""
         return any(leg.established for leg in self._legs)
+
+    @property
+    def live(self) -> bool:
+        """True while an upstream subscription brings objects."""
+        return any(leg.live for leg in self._legs)
 
     @property
     def wanted(self) -> bool:
@@ -95,7 +101,8 @@ class RelayTrack(StockedTrack):
 
     def subscribe(self, request: IncomingSubscribe) -> None:
         """Serve it once an upstream subscription stands (draft-22 §7.4, §7.6)."""
-        if self.standing:
+        paused = request.parameters.forward is False
+        if self.live or (paused and self.standing):
             self._attach(request)
             return
         self._pending[request] = None
@@ -106,8 +113,11 @@ class RelayTrack(StockedTrack):
             request.refuse_after(wait)
             self.context.waiting += 1
             request.when_ended(self._waited)
+        if self.standing:
+            self._adjust_forward()
+            return
         self._connect(
-            forward=asked.forward is not False,
+            forward=not paused,
             new_group=asked.new_group_request,
             rendezvous=wait or None,
         )
@@ -180,9 +190,8 @@ class RelayTrack(StockedTrack):
         if info.largest is not None:
             self.stock.archive.advance(info.largest)
         self._settled = False
-        pending, self._pending = self._pending, {}
-        for request in pending:
-            request.ask(self._attach)
+        if leg.live or not self._wants_objects():
+            self._attach_pending()
         self._answer()
         if self._recovery is not None:
             self._recovery.upstream(self.largest)
@@ -190,14 +199,26 @@ class RelayTrack(StockedTrack):
         self.stock.stirred()
         self._check_idle()
 
+    def leg_live(self, leg: Leg, before: Location | None) -> None:
+        """An upstream that was paused brings objects again; ``before`` was the largest known."""
+        self._attach_pending()
+        missed = self.largest is not None and (before is None or self.largest > before)
+        if missed and self.stock.subscriptions and self._recovery is None:
+            first = 0 if before is None else place(before) + 1
+            self._recovery = Recovery(self.stock, self._recovered, first)
+            self._recovery.upstream(self.largest)
+        self._answer()
+
     def leg_done(self, leg: Leg, code: int, reason: str) -> None:
         """PUBLISH_DONE of an upstream, all of its streams in."""
         self._legs.remove(leg)
         if code not in _FINAL_ENDS:
             self._lost()
         elif not self._legs:
-            self._settled = code == DoneCode.TRACK_ENDED
-            self._end(DoneCode(code), reason)
+            # One that was paused has not told how far the track came.
+            self._settled = code == DoneCode.TRACK_ENDED and leg.forward
+            self._last_end = DoneCode(code)
+            self._end(self._last_end, reason)
         self.stock.stirred()
 
     def leg_failed(self, leg: Leg, error: MoqtError) -> None:
@@ -237,6 +258,11 @@ class RelayTrack(StockedTrack):
         request.on_end = None
         request.accept(self, self.order)
         self.serve(request)
+
+    def _attach_pending(self) -> None:
+        pending, self._pending = self._pending, {}
+        for request in pending:
+            request.ask(self._attach)
 
     def _detach(self, request: PublisherHalf) -> None:
         self.stock.leave(request)
@@ -304,7 +330,7 @@ class RelayTrack(StockedTrack):
     @property
     def _up_to_date(self) -> bool:
         """True when Largest Object is what it is upstream, but for what is on its way."""
-        return self._settled or any(leg.established and leg.forward for leg in self._legs)
+        return self._settled or self.ended or self.live
 
     def _wants_objects(self) -> bool:
         return any(request.forward for request in self.stock.subscriptions) or any(
@@ -348,7 +374,7 @@ class RelayTrack(StockedTrack):
             self._check_idle()
         else:
             if self._recovery is None:
-                self._recovery = Recovery(stock, self._recovered)
+                self._recovery = Recovery(stock, self._recovered, stock.passed_to())
             self._connect(forward=self._wants_objects())
 
     def _recovered(self, succeeded: bool) -> None:
@@ -363,7 +389,7 @@ class RelayTrack(StockedTrack):
             if largest is None or fan.head.group < largest.group:
                 fan.settle()
         if not self._legs:  # it has ended meanwhile
-            self._end(DoneCode.TRACK_ENDED if self._settled else DoneCode.INTERNAL_ERROR, "")
+            self._end(self._last_end, "")
 
     def _end(self, code: DoneCode, reason: str) -> None:
         if self._recovery is not None:

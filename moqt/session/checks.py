@@ -150,7 +150,7 @@ def check_own_goaway(uri: str, *, is_client: bool) -> None:
     """A client names no URI, a server one of the scheme in use (draft-22 §9.2)."""
     if is_client and uri:
         raise Misuse("a client's GOAWAY carries no URI (§9.2)")
-    if uri and not uri.startswith("moqt://"):
+    if "://" in uri and not uri.startswith("moqt://"):
         raise Misuse(f"GOAWAY to {uri!r}: name a moqt:// URI, as this session has (§9.2)")
 
 

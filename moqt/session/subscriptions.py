@@ -40,6 +40,8 @@ class SubscriberHalf(TrackRequest):
         self.expires: int | None = None
         #: Called with what PUBLISH_STATE_NOTIFY says (draft-22 §9.10).
         self.on_notify: Callable[[Parameters], None] | None = None
+        #: Called with what the peer answers to an update of ours: Largest Object (§9.20.17).
+        self.on_updated: Callable[[Parameters], None] | None = None
         self._dynamic_groups = False
         # As the peer knows them: the values of the last update that it has answered.
         self._forward = True
@@ -91,6 +93,8 @@ class SubscriberHalf(TrackRequest):
         if message.parameters.expires is not None:
             self.expires = message.parameters.expires
         self._applied(update.request_id, update.parameters, message.parameters.largest_object)
+        if self.on_updated is not None:
+            self.on_updated(message.parameters)
 
     def on_update_error(self, message: m.RequestError) -> None:
         """A failed update; PUBLISH_DONE(UPDATE_FAILED) follows (draft-22 §9.5)."""
