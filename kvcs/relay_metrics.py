@@ -12,6 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from kvcs.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Iterable, Iterator
     from wsgiref.simple_server import WSGIServer
 
@@ -51,18 +52,38 @@ _COUNTERS: Final = {
     "requests_throttled": "Requests refused for their rate.",
     "requests_limited": "Requests refused for their number.",
     "grants_ended": "Requests ended because what had been granted ended.",
+    "tokens_verified": "Tokens whose signature was verified.",
+    "tokens_rejected": "Tokens that were not genuine, or not understood.",
+    "tokens_throttled": "Tokens not looked at: their session showed too many new ones.",
+    "requests_granted": "Requests that were allowed, asked again included.",
+    "requests_denied": "Requests that were not allowed.",
     "cache_evictions": "Groups evicted from the cache.",
     "spill_failures": "Writes and reads that the disk refused.",
 }
 
 
-def snapshot(service: RelayService) -> dict[str, int]:
-    """Every number by name; call it on the relay's event loop."""
+#: What a Gatekeeper calls them.
+_JUDGED: Final = {
+    "tokens_verified": "verified",
+    "tokens_rejected": "rejected",
+    "tokens_throttled": "throttled",
+    "requests_granted": "granted",
+    "requests_denied": "denied",
+}
+
+
+def snapshot(service: RelayService, judged: Counter[str] | None = None) -> dict[str, int]:
+    """Every number by name; call it on the relay's event loop.
+
+    ``judged`` are the counts of its Gatekeeper; without one they stay 0.
+    """
     relay, counters = service.relay, service.monitor.counters
     counts, cache = relay.context.counts, relay.cache
     spill = cache.spill
     subscriptions = [one for track in relay.tracks.values() for one in track.stock.subscriptions]
     found = {name: int(counts[name]) for name in _COUNTERS}
+    if judged is not None:
+        found |= {name: judged[theirs] for name, theirs in _JUDGED.items()}
     found |= {
         "sessions": service.monitor.sessions,
         "octets_out": counters.sent.octets,
@@ -91,7 +112,9 @@ class MetricsServer:
     told as 503.
     """
 
-    def __init__(self, service: RelayService, host: str, port: int) -> None:
+    def __init__(
+        self, service: RelayService, host: str, port: int, judged: Counter[str] | None = None
+    ) -> None:
         """Raises OSError when it cannot listen, InvalidInput without prometheus_client."""
         try:
             from prometheus_client import CollectorRegistry, generate_latest
@@ -101,6 +124,7 @@ class MetricsServer:
                 " --metrics out"
             ) from None
         self._service = service
+        self._judged = judged
         self._loop = asyncio.get_running_loop()
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(self._numbers))
@@ -120,7 +144,7 @@ class MetricsServer:
 
     def _numbers(self) -> dict[str, int]:
         async def ask() -> dict[str, int]:
-            return snapshot(self._service)
+            return snapshot(self._service, self._judged)
 
         return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(LOOP_TIMEOUT)
 

@@ -31,16 +31,16 @@ from transport.config import ClientTls, ServerTls
 from transport.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from kvcs.cli.output import Output
+    from moqt.codec.fields import Token
+    from moqt.driver import Connection
     from transport.url import MoqtUrl
 
 _log = logging.getLogger(__name__)
 
-#: Memory for objects when nothing is said.
-DEFAULT_CACHE: Final = 1 << 30
 #: Seconds between two questions whether keys of issuers have changed.
 REVIEW: Final = 5.0
 SIZE: Final = Parsed("size", relayfile.parse_size)
@@ -80,9 +80,9 @@ class RelayOptions:
     spill: Path | None
     upstream: tuple[MoqtUrl, ...]
     upstream_ca: Path | None
+    upstream_token_file: Path | None
     issuers: tuple[Path, ...]
     audience: tuple[str, ...]
-    clients: Path | None
     open: bool
     metrics: Address | None
     status: bool
@@ -102,16 +102,16 @@ class RelayOptions:
             "spill_directory": self.spill,
             "issuers": self.issuers or None,
             "audience": self.audience or None,
-            "clients": self.clients,
             "open": self.open or None,
             "metrics": self.metrics,
         }
         if self.upstream:
             given["upstreams"] = tuple(
-                UpstreamEntry(url=url, ca=self.upstream_ca) for url in self.upstream
+                UpstreamEntry(url=url, ca=self.upstream_ca, token_file=self.upstream_token_file)
+                for url in self.upstream
             )
-        elif self.upstream_ca is not None:
-            raise click.UsageError("--upstream-ca goes with --upstream URL")
+        elif self.upstream_ca is not None or self.upstream_token_file is not None:
+            raise click.UsageError("--upstream-ca and --upstream-token-file go with --upstream URL")
         chosen = {name: value for name, value in given.items() if value is not None}
         file = dataclasses.replace(file, **chosen)
         if file.listen is None:
@@ -120,10 +120,10 @@ class RelayOptions:
             raise click.UsageError(
                 "give --cert FILE and --key FILE; kvcs-keygen certificate makes both"
             )
-        if not (file.open or file.issuers or file.clients):
+        if bool(file.issuers) == file.open:
             raise click.UsageError(
-                "who may use it? Give --issuers PATH with --audience NAME (kvcs-token makes both"
-                " keys and tokens), or --clients FILE, or --open for everybody"
+                "who may use it? Give either --issuers PATH with --audience NAME (kvcs-token makes"
+                " both keys and tokens), or --open for everybody"
             )
         return file
 
@@ -144,6 +144,11 @@ class RelayOptions:
 )
 @click.option("--upstream-ca", type=FILE, help="Trust this CA (PEM) there.")
 @click.option(
+    "--upstream-token-file",
+    type=FILE,
+    help="Show the token in this file there, and the next one once it is put there.",
+)
+@click.option(
     "--issuers",
     type=FILE,
     multiple=True,
@@ -153,7 +158,6 @@ class RelayOptions:
 @click.option(
     "--audience", metavar="NAME", multiple=True, help="What tokens for this relay are called."
 )
-@click.option("--clients", type=FILE, help="Clients known by their certificates, TOML.")
 @click.option("--open", is_flag=True, help="Let everybody do everything, and know it.")
 @click.option(
     "--metrics", type=ADDRESS, help="Serve /metrics, /health, /ready and /status over HTTP here."
@@ -202,7 +206,7 @@ async def serve(options: RelayOptions, file: RelayFile, output: Output) -> None:
             port = await _start(service, file, output)
             stack.push_async_callback(service.close)
             if file.metrics is not None:
-                stack.enter_context(_metrics(service, file.metrics, output))
+                stack.enter_context(_metrics(service, gatekeeper, file.metrics, output))
             stack.enter_context(_reviewing(service, gatekeeper))
             _notify("READY=1", f"STATUS=listening on port {port}")
             try:
@@ -253,14 +257,11 @@ async def _leave(service: RelayService, file: RelayFile, output: Output) -> None
 def _config(file: RelayFile, gatekeeper: Gatekeeper) -> ServiceConfig:
     if file.listen is None or file.cert is None or file.key is None:
         raise click.UsageError("--listen, --cert and --key are needed")
-    relay = (
-        file.relay if file.memory is None else dataclasses.replace(file.relay, cache=file.memory)
-    )
     return ServiceConfig(
         host=file.listen.host,
         port=file.listen.port,
         tls=ServerTls(certificate=file.cert, private_key=file.key),
-        relay=relay,
+        relay=dataclasses.replace(file.relay, cache=file.memory),
         admission=file.admission,
         judge=None if gatekeeper.open_to_all else lambda transport: gatekeeper.guard(),
         upstreams=tuple(map(_upstream, file.upstreams)),
@@ -273,21 +274,24 @@ def _upstream(entry: UpstreamEntry) -> Upstream:
         url=entry.url,
         prefixes=entry.prefixes,
         tls=ClientTls(ca_file=entry.ca, server_name=entry.server_name),
+        tokens=None if entry.token_file is None else _shown(entry.token_file),
     )
 
 
+def _shown(path: Path) -> Callable[[Connection], tuple[Token, ...]]:
+    """The token in a file, as it may go out on a session now; raises InvalidInput."""
+    from kvcs.tokenfile import TokenFile
+
+    file = TokenFile(path)
+    return lambda connection: tuple(connection.token(one.value, one.type) for one in file())
+
+
 def _gatekeeper(file: RelayFile) -> Gatekeeper:
-    from kvcs.clients import Clients
     from kvcs.issuers import Issuers
 
     if file.open:
         return Gatekeeper(wall=time.time, open_to_all=True)
-    return Gatekeeper(
-        issuers=Issuers(file.issuers) if file.issuers else None,
-        audiences=file.audience,
-        clients=None if file.clients is None else Clients(file.clients),
-        wall=time.time,
-    )
+    return Gatekeeper(issuers=Issuers(file.issuers), audiences=file.audience, wall=time.time)
 
 
 def _check(file: RelayFile) -> None:
@@ -323,11 +327,13 @@ def _spill(file: RelayFile) -> Iterator[Spill | None]:
 
 
 @contextmanager
-def _metrics(service: RelayService, place: Address, output: Output) -> Iterator[None]:
+def _metrics(
+    service: RelayService, gatekeeper: Gatekeeper, place: Address, output: Output
+) -> Iterator[None]:
     from kvcs.relay_metrics import MetricsServer
 
     try:
-        server = MetricsServer(service, place.host, place.port)
+        server = MetricsServer(service, place.host, place.port, gatekeeper.counts)
     except OSError as error:
         raise OutputFailed(
             f"cannot listen on {place.host}:{place.port} for metrics: {error.strerror or error};"

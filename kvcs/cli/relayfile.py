@@ -27,6 +27,20 @@ _SIZE: Final = re.compile(r"(\d{1,12})\s*(B|KiB|MiB|GiB|TiB)?", re.ASCII)
 _UNITS: Final = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 #: Written before a field of a namespace that is no text.
 _HEX: Final = "hex:"
+#: Memory for objects, and disk if there is a directory, when nothing is said.
+DEFAULT_CACHE: Final = 1 << 30
+DEFAULT_DISK: Final = 64 << 30
+#: Seconds that clients have to move when the relay ends.
+DEFAULT_DRAIN: Final = 5.0
+#: Limits that may be 0; with any other one at 0 nobody would be served.
+_ZERO: Final = frozenset(
+    (
+        *("egress", "prefix_fields", "rendezvous", "max_rendezvous", "fill_timeout"),
+        *("straggler", "linger", "recovery", "max_cached_object"),
+    )
+)
+#: The size of the cache has a member of its own, ``cache.memory``.
+_ELSEWHERE: Final = frozenset(("cache",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +63,12 @@ class RelayFile:
     key: Path | None = None
     metrics: Address | None = None
     successor: str = ""
-    drain: float = 5.0
-    memory: int | None = None
+    drain: float = DEFAULT_DRAIN
+    memory: int = DEFAULT_CACHE
     spill_directory: Path | None = None
-    spill: int = 64 << 30
+    spill: int = DEFAULT_DISK
     issuers: tuple[Path, ...] = ()
     audience: tuple[str, ...] = ()
-    clients: Path | None = None
-    client_ca: Path | None = None
     open: bool = False
     upstreams: tuple[UpstreamEntry, ...] = ()
     relay: RelayConfig = field(default_factory=RelayConfig)
@@ -95,7 +107,7 @@ def load(path: Path) -> RelayFile:
         with path.open("rb") as file:
             content = file.read(MAX_FILE + 1)
         if len(content) > MAX_FILE:
-            raise ValueError(f"more than {MAX_FILE} octets")
+            raise ValueError(f"more than {MAX_FILE} octets: it is another kind of file")
         return _read(tomllib.loads(content.decode("utf-8")), path.parent)
     except OSError as error:
         raise InvalidInput(f"configuration {path} cannot be read: {error.strerror}") from None
@@ -109,20 +121,18 @@ def _read(found: dict[str, Any], base: Path) -> RelayFile:
     auth = read.table("auth")
     limits = read.table("limits")
     file = RelayFile(
-        listen=read.take("listen", parse_address),
+        listen=read.take("listen", _address),
         cert=read.path("cert"),
         key=read.path("key"),
-        metrics=read.take("metrics", parse_address),
-        successor=read.take("successor", _url_text) or "",
-        drain=read.take("drain", _number) or 5.0,
-        memory=cache.take("memory", parse_size),
+        metrics=read.take("metrics", _address),
+        successor=read.take("successor", _url_text, ""),
+        drain=read.take("drain", _number, DEFAULT_DRAIN),
+        memory=cache.take("memory", parse_size, DEFAULT_CACHE),
         spill_directory=cache.path("directory"),
-        spill=cache.take("disk", parse_size) or 64 << 30,
+        spill=cache.take("disk", parse_size, DEFAULT_DISK),
         issuers=auth.paths("issuers"),
-        audience=tuple(auth.take("audience", _texts) or ()),
-        clients=auth.path("clients"),
-        client_ca=auth.path("client_ca"),
-        open=bool(auth.take("open", _flag)),
+        audience=tuple(auth.take("audience", _texts, ())),
+        open=auth.take("open", _flag, False),
         upstreams=tuple(_upstream(one) for one in read.tables("upstream")),
         relay=limits.fill(RelayConfig()),
         admission=limits.fill(AdmissionLimits()),
@@ -133,13 +143,12 @@ def _read(found: dict[str, Any], base: Path) -> RelayFile:
 
 
 def _upstream(read: _Reader) -> UpstreamEntry:
-    url = read.take("url", _url)
-    if url is None:
-        raise ValueError("an upstream has no url")
-    prefixes = read.take("prefixes", _texts)
+    url = read.take("url", _url, "")
+    if not url:
+        raise ValueError(f"{read.where}url: it is missing: write moqt://HOST:PORT/")
     entry = UpstreamEntry(
         url=url,
-        prefixes=((),) if prefixes is None else tuple(map(parse_prefix, prefixes)),
+        prefixes=read.take("prefixes", _prefixes, ((),)),
         ca=read.path("ca"),
         server_name=read.take("server_name", _text),
         token_file=read.path("token_file"),
@@ -153,17 +162,22 @@ class _Reader:
 
     def __init__(self, found: dict[str, Any], where: str, base: Path) -> None:
         self._found = dict(found)
-        self._where = where
+        self.where = where
         self._base = base
 
-    def take(self, member: str, parse: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - as parsed
+    def take(
+        self,
+        member: str,
+        parse: Callable[[Any], Any],
+        default: Any = None,  # noqa: ANN401 - as parsed
+    ) -> Any:  # noqa: ANN401 - as parsed
         value = self._found.pop(member, None)
         if value is None:
-            return None
+            return default
         try:
             return parse(value)
         except ValueError as error:
-            raise ValueError(f"{self._where}{member}: {error}") from None
+            raise ValueError(f"{self.where}{member}: {error}") from None
 
     def path(self, member: str) -> Path | None:
         """A file, relative to the configuration's directory."""
@@ -188,18 +202,18 @@ class _Reader:
     def fill(self, limits: Any) -> Any:  # noqa: ANN401 - the dataclass that it gets
         """``limits`` with the members of that name."""
         changes = {}
-        for known in dataclasses.fields(limits):
-            before = getattr(limits, known.name)
+        for name in {known.name for known in dataclasses.fields(limits)} - _ELSEWHERE:
+            before = getattr(limits, name)
             parse = parse_size if isinstance(before, int) else _number
-            value = self.take(known.name, parse)
-            if value is not None:
-                changes[known.name] = value
+            value = changes[name] = self.take(name, parse, before)
+            if not value and name not in _ZERO:
+                raise ValueError(f"{self.where}{name}: 0 lets nobody in; write a number above 0")
         return dataclasses.replace(limits, **changes)
 
     def nothing_left(self) -> None:
         """ValueError for a member that means nothing."""
         if self._found:
-            names = ", ".join(self._where + name for name in sorted(self._found))
+            names = ", ".join(self.where + name for name in sorted(self._found))
             raise ValueError(f"{names}: no such setting; see docs/relay.md for those there are")
 
 
@@ -213,6 +227,16 @@ def _texts(value: object) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ValueError(f"{value!r}: write a list of texts")
     return value
+
+
+def _prefixes(value: object) -> tuple[TrackNamespace, ...]:
+    if not (found := tuple(map(parse_prefix, _texts(value)))):
+        raise ValueError("an upstream with none serves nothing; leave it out for every namespace")
+    return found
+
+
+def _address(value: object) -> Address:
+    return parse_address(_text(value))
 
 
 def _number(value: object) -> float:

@@ -1,0 +1,251 @@
+"""kvcs.cli.relayfile: the configuration file, member by member."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kvcs.cli import relayfile
+from kvcs.cli.relayfile import RelayFile, UpstreamEntry, load, parse_prefix, parse_size
+from kvcs.cli.values import Address
+from kvcs.errors import InvalidInput
+from moqt.relay.admission import AdmissionLimits
+from moqt.relay.config import RelayConfig
+from transport.url import MoqtUrl
+
+EVERYTHING = """
+listen = "0.0.0.0:4443"
+cert = "server.pem"
+key = "/etc/kvcs/server.key"
+metrics = "127.0.0.1:9464"
+successor = "moqt://other.example:4443/"
+drain = 2
+
+[cache]
+memory = "8GiB"
+directory = "spill"
+disk = 1099511627776
+
+[auth]
+issuers = ["issuers", "/etc/kvcs/acme.pem"]
+audience = ["relay-1", "relays"]
+
+[[upstream]]
+url = "moqt://origin.example:4443/kv"
+prefixes = ["kvcs-1/hex:00ff", "other"]
+ca = "ca.pem"
+server_name = "origin"
+token_file = "origin.token"
+
+[[upstream]]
+url = "moqt://last.example/"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "relay.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(folder: Path, text: str) -> str:
+    path = write(folder, text)
+    with pytest.raises(InvalidInput) as caught:
+        load(path)
+    before, _, told = str(caught.value).partition(f"configuration {path}: ")
+    assert before == ""
+    return told
+
+
+def test_every_member(tmp_path: Path) -> None:
+    assert load(write(tmp_path, EVERYTHING)) == RelayFile(
+        listen=Address("0.0.0.0", 4443),
+        cert=tmp_path / "server.pem",
+        key=Path("/etc/kvcs/server.key"),
+        metrics=Address("127.0.0.1", 9464),
+        successor="moqt://other.example:4443/",
+        drain=2.0,
+        memory=8 << 30,
+        spill_directory=tmp_path / "spill",
+        spill=1 << 40,
+        issuers=(tmp_path / "issuers", Path("/etc/kvcs/acme.pem")),
+        audience=("relay-1", "relays"),
+        upstreams=(
+            UpstreamEntry(
+                url=MoqtUrl.parse("moqt://origin.example:4443/kv"),
+                prefixes=((b"kvcs-1", b"\x00\xff"), (b"other",)),
+                ca=tmp_path / "ca.pem",
+                server_name="origin",
+                token_file=tmp_path / "origin.token",
+            ),
+            UpstreamEntry(url=MoqtUrl.parse("moqt://last.example/")),
+        ),
+    )
+
+
+def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "")) == RelayFile()
+    assert UpstreamEntry(url=MoqtUrl.parse("moqt://a/")).prefixes == ((),)
+
+
+def test_open(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "[auth]\nopen = true")).open is True
+    assert load(write(tmp_path, "[auth]\nopen = false")).open is False
+
+
+def limits() -> list[tuple[str, int | float]]:
+    """Every limit and a value that is not its default."""
+    found = (*dataclasses.fields(RelayConfig), *dataclasses.fields(AdmissionLimits))
+    return [(one.name, one.default + 3) for one in found if one.name != "cache"]
+
+
+@pytest.mark.parametrize(("name", "value"), limits())
+def test_every_limit(tmp_path: Path, name: str, value: float) -> None:
+    found = load(write(tmp_path, f"[limits]\n{name} = {value}"))
+    holder = found.relay if hasattr(found.relay, name) else found.admission
+    assert getattr(holder, name) == value
+    assert type(getattr(holder, name)) is type(value)
+    assert dataclasses.replace(found, relay=RelayConfig(), admission=AdmissionLimits()) == (
+        RelayFile()
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), limits())
+def test_a_limit_at_zero(tmp_path: Path, name: str, value: float) -> None:
+    text = f"[limits]\n{name} = 0"
+    if name in relayfile._ZERO:
+        load(write(tmp_path, text))
+    else:
+        assert refusal(tmp_path, text) == (
+            f"limits.{name}: 0 lets nobody in; write a number above 0"
+        )
+
+
+def test_zero_is_not_the_default(tmp_path: Path) -> None:
+    found = load(write(tmp_path, "drain = 0\n[cache]\nmemory = 0\ndisk = 0"))
+    assert (found.drain, found.memory, found.spill) == (0.0, 0, 0)
+
+
+ADDRESS = "is no address: write HOST:PORT"
+TEXT = "write text"
+NUMBER = "write a number, 0 or more"
+SIZE = "write octets, such as 1048576, 512MiB or 8GiB"
+TEXTS = "write a list of texts"
+UNKNOWN = "no such setting; see docs/relay.md"
+
+
+@pytest.mark.parametrize(
+    ("text", "member", "said"),
+    [
+        ('listen = "4443"', "listen", ADDRESS),
+        ("listen = 4443", "listen", "write text"),
+        ('metrics = "a:b:c"', "metrics", ADDRESS),
+        ("cert = 1", "cert", TEXT),
+        ('key = ""', "key", TEXT),
+        ('successor = "http://a/"', "successor", "use moqt://"),
+        ("drain = -1", "drain", NUMBER),
+        ("drain = nan", "drain", NUMBER),
+        ("drain = inf", "drain", NUMBER),
+        ("drain = true", "drain", NUMBER),
+        ("cache = 8", "cache", "write it as a table, [name]"),
+        ('[cache]\nmemory = "8 GB"', "cache.memory", SIZE),
+        ("[cache]\nmemory = -1", "cache.memory", SIZE),
+        ("[cache]\nmemory = true", "cache.memory", SIZE),
+        ("[cache]\ndisk = 1.5", "cache.disk", SIZE),
+        ("[cache]\ndirectory = []", "cache.directory", TEXT),
+        ('[auth]\nissuers = "a"', "auth.issuers", TEXTS),
+        ("[auth]\naudience = [1]", "auth.audience", TEXTS),
+        ("[auth]\nopen = 1", "auth.open", "write true or false"),
+        ("[upstream]\nurl = 'moqt://a/'", "upstream", "write it as [[upstream]]"),
+        ("[[upstream]]\nurl = 'a'", "upstream 1: url", "moqt://"),
+        ("[[upstream]]\nca = 'a'", "upstream 1: url", "is missing: write moqt://HOST:PORT/"),
+        (
+            "[[upstream]]\nurl = 'moqt://a/'\nprefixes = 'a'",
+            "upstream 1: prefixes",
+            TEXTS,
+        ),
+        (
+            "[[upstream]]\nurl = 'moqt://a/'\nprefixes = ['a//b']",
+            "upstream 1: prefixes",
+            "prefix 'a//b': a field is empty",
+        ),
+        (
+            "[[upstream]]\nurl = 'moqt://a/'\nprefixes = ['hex:0']",
+            "upstream 1: prefixes",
+            "'hex:0' is no hexadecimal number",
+        ),
+        (
+            "[[upstream]]\nurl = 'moqt://a/'\nprefixes = []",
+            "upstream 1: prefixes",
+            "leave it out for every namespace",
+        ),
+        ("[[upstream]]\nurl = 'moqt://a/'\nx = 1", "upstream 1: x", UNKNOWN),
+        ('[limits]\nbacklog = "much"', "limits.backlog", SIZE),
+        ('[limits]\nlinger = "5s"', "limits.linger", NUMBER),
+        ("[limits]\ncache = 5", "limits.cache", UNKNOWN),
+        ("[auth]\nclients = 'a'\n[limits]\nx = 1", "auth.clients", UNKNOWN),
+        ("lisen = 'a:1'", "lisen", UNKNOWN),
+    ],
+)
+def test_a_bad_member_is_named_with_its_rule(
+    tmp_path: Path, text: str, member: str, said: str
+) -> None:
+    told = refusal(tmp_path, text)
+    assert told.startswith(f"{member}: ")
+    assert said in told
+
+
+def test_all_unknown_members_of_a_table_at_once(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "b = 1\na = 2").startswith("a, b: no such setting")
+
+
+def test_no_toml(tmp_path: Path) -> None:
+    assert "line 1" in refusal(tmp_path, "listen: 1")
+    path = tmp_path / "relay.toml"
+    path.write_bytes(b"a = '\xff'")
+    with pytest.raises(InvalidInput, match="utf-8"):
+        load(path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot be read: No such file"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(InvalidInput, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+def test_a_file_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relayfile, "MAX_FILE", 8)
+    assert refusal(tmp_path, "#" * 9) == "more than 8 octets: it is another kind of file"
+    load(write(tmp_path, "#" * 8))
+
+
+@pytest.mark.parametrize(
+    ("text", "octets"),
+    [
+        (0, 0),
+        (7, 7),
+        ("7", 7),
+        ("7B", 7),
+        ("2KiB", 2048),
+        ("2 MiB", 2 << 20),
+        ("3GiB", 3 << 30),
+        ("1TiB", 1 << 40),
+    ],
+)
+def test_sizes(text: object, octets: int) -> None:
+    assert parse_size(text) == octets
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5GiB", "1GB", "GiB", "\u0661", None, 1.0, "1" * 13])
+def test_no_sizes(text: object) -> None:
+    with pytest.raises(ValueError, match="write octets"):
+        parse_size(text)
+
+
+def test_prefixes() -> None:
+    assert parse_prefix("") == ()
+    assert parse_prefix("kvcs-1") == (b"kvcs-1",)
+    assert parse_prefix("a/hex:6d1c/ä") == (b"a", b"\x6d\x1c", "ä".encode())
