@@ -70,7 +70,7 @@ class Reader:
 
         What it is told counts even when the cache has forgotten it before it looks.
         """
-        self._given = arriving
+        self._given = arriving or self._given
         self._absent = max(absent, self._absent)
         self._wake()
 
@@ -213,6 +213,7 @@ class Reader:
         if at != self.at:
             self.at, self._since = at, now
             self._absent = -1
+            self._given = None
             self._tried.clear()
         grace = self._stock.context.config.straggler - (now - self._since)
         delay = self._left

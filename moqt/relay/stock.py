@@ -213,7 +213,5 @@ class Stock:
             request.abort(DoneCode.TOO_FAR_BEHIND, "fetch what is missing")
 
     def _stir(self, at: int, arriving: Arriving | None = None, absent: int = -1) -> None:
-        waiting = self.waits.pop(at, None)
-        if waiting is not None:
-            for reader in waiting:
-                reader.stirred(arriving, absent)
+        for reader in tuple(self.waits.get(at, ())):
+            reader.stirred(arriving, absent)

@@ -21,7 +21,7 @@ from moqt.relay.stock import Stock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.model import FullTrackName, GroupOrder
+    from moqt.model import FullTrackName, GroupOrder, Location
     from moqt.relay.clock import Planned
     from moqt.relay.context import RelayContext
     from moqt.relay.peers import Peer
