@@ -251,9 +251,11 @@ class Filler:
         context = self.stock.context
         if len(self._fetches) >= context.config.max_fetches:
             return Outlook.COMING, None
-        for fetch in self._fetches:
-            if fetch.brings(last) or first < fetch.first <= last:
-                last = max(first, min(last, fetch.first - 1))
+        for fetch in self._fetches:  # what others bring is not asked for again
+            if at < fetch.first <= last:
+                last = fetch.first - 1
+            elif first <= fetch.last < at:
+                first = fetch.last + 1
         for peer in context.candidates(self.stock.name):
             if peer in tried or not peer.usable:
                 continue
