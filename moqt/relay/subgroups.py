@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.errors import StreamCode
-from moqt.model import Location, StoredObject
+from moqt.model import MAX_VI64, Location, StoredObject
 from moqt.relay.arriving import Arriving, beyond
 from moqt.relay.spans import last_of, place
 
@@ -32,8 +32,8 @@ class FanOut:
     """
 
     __slots__ = (
-        *("_current", "_final", "_first", "_limit", "_open", "_receiving", "_sent", "_sinks"),
-        *("_stock", "closed", "complete", "follows", "head", "inflows", "last"),
+        *("_current", "_final", "_first", "_from", "_limit", "_open", "_receiving", "_sent"),
+        *("_sinks", "_stock", "closed", "complete", "follows", "head", "inflows", "last"),
     )
 
     def __init__(self, stock: Stock, head: SubgroupHead) -> None:
@@ -45,6 +45,8 @@ class FanOut:
         #: Closed with all that the subgroup has.
         self.complete = False
         self.inflows: dict[Inflow, None] = {}
+        #: The first object that an upstream has begun of it: it goes on from there.
+        self._from = MAX_VI64
         #: Of objects that wait for their turn: which one precedes them.
         self.follows: dict[int, int] = {}
         self._first = head.first_object
@@ -104,6 +106,12 @@ class FanOut:
         if arriving is self._current:
             self._close_object()
         self.advance()
+
+    def begun(self, number: int, before: int | None) -> None:
+        """An upstream has begun an object, right after ``before`` of its stream."""
+        self._from = min(self._from, number)
+        if before is not None:
+            self.follows[number] = before
 
     def superseded(self, stored: StoredObject, arriving: Arriving) -> None:
         """An object came whole by another way: that serves as well."""
@@ -171,10 +179,10 @@ class FanOut:
         if self._open and last is not None:
             return archive.get(place((group, last))) or self._from_inflows(last)
         coming = self._soonest()
-        found: Arriving | StoredObject | None = coming
-        if last is not None or self._stock.recovering:  # else it begins where its stream begins
-            found = self._stored(-1 if last is None else last, coming) or coming
-        if found is None or not self._follows(last, found):
+        if last is None:
+            last = -1 if self._stock.recovering else self._from - 1
+        found = self._stored(last, coming) or coming
+        if found is None or not self._follows(self.last, found):
             return None
         return found
 
@@ -292,6 +300,8 @@ class FanOut:
 
     def _end_if_final(self) -> None:
         if not self.closed and not self._open and self._final is not None:
+            if self.last is None and self._stock.recovering:
+                return  # what has come waits for what was missed
             if self.last is None or self.last >= self._final:
                 self.close()
             elif not self.inflows and not self._stock.recovering:
@@ -334,8 +344,7 @@ class Inflow:
             return
         arriving = self._stock.arrives(head, before)
         self.arriving = arriving
-        if before is not None:
-            self._fan.follows[head.object] = before
+        self._fan.begun(head.object, before)
         self._fan.advance()
 
     def write(self, view: BytesLike) -> None:

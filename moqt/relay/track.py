@@ -201,9 +201,10 @@ class RelayTrack(StockedTrack):
 
     def leg_live(self, leg: Leg, before: Location | None) -> None:
         """An upstream that was paused brings objects again; ``before`` was the largest known."""
+        followed = bool(self.stock.subscriptions)
         self._attach_pending()
         missed = self.largest is not None and (before is None or self.largest > before)
-        if missed and self.stock.subscriptions and self._recovery is None:
+        if missed and followed and self._recovery is None:
             first = 0 if before is None else place(before) + 1
             self._recovery = Recovery(self.stock, self._recovered, first)
             self._recovery.upstream(self.largest)
