@@ -98,6 +98,7 @@ class Leg:
         self.live_from = None
         self._stop_resuming()
         if forward:
+            self._track.leg_resumes()
             request.on_updated = self._resumed
             clock = self._stock.context.clock
             self._resuming = clock.call_later(REFRESH_TIME, lambda: self._resumed(Parameters()))
@@ -108,12 +109,11 @@ class Leg:
             return
         self._stop_resuming()
         archive = self._stock.archive
-        before = archive.largest
-        if said.largest_object is not None:
-            archive.advance(said.largest_object)
-        largest = archive.largest
+        largest = said.largest_object or archive.largest  # objects may have overtaken the answer
+        if largest is not None:
+            archive.advance(largest)
         self.live_from = 0 if largest is None else place(largest) + 1
-        self._track.leg_live(self, before)
+        self._track.leg_live(largest)
 
     def _stop_resuming(self) -> None:
         timer, self._resuming = self._resuming, None

@@ -36,10 +36,10 @@ class Recovery:
 
     def upstream(self, largest: Location | None) -> None:
         """An upstream stands, whose largest object is this: get everything up to there."""
-        if largest is None or self._pieces is not None:
+        if self._pieces is not None:
             return
         first = location(self._stock.recovering_from)
-        if largest < first:
+        if largest is None or largest < first:
             self.stop(True)
             return
         reader = Reader(self._stock, GroupOrder.ASCENDING, self._wake, None)

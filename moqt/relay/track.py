@@ -199,15 +199,18 @@ class RelayTrack(StockedTrack):
         self.stock.stirred()
         self._check_idle()
 
-    def leg_live(self, leg: Leg, before: Location | None) -> None:
-        """An upstream that was paused brings objects again; ``before`` was the largest known."""
-        followed = bool(self.stock.subscriptions)
+    def leg_resumes(self) -> None:
+        """An upstream was paused: what it has kept from those who follow comes before the rest."""
+        stock, largest = self.stock, self.largest
+        if any(request.forward for request in stock.subscriptions) and self._recovery is None:
+            first = 0 if largest is None else place(largest) + 1
+            self._recovery = Recovery(stock, self._recovered, first)
+
+    def leg_live(self, largest: Location | None) -> None:
+        """It brings every object after ``largest``."""
         self._attach_pending()
-        missed = self.largest is not None and (before is None or self.largest > before)
-        if missed and followed and self._recovery is None:
-            first = 0 if before is None else place(before) + 1
-            self._recovery = Recovery(self.stock, self._recovered, first)
-            self._recovery.upstream(self.largest)
+        if self._recovery is not None:
+            self._recovery.upstream(largest)
         self._answer()
 
     def leg_done(self, leg: Leg, code: int, reason: str) -> None:
