@@ -163,12 +163,13 @@ class Reader:
             for view in beyond(tuple(arriving.views), sent):
                 sent += len(view)
                 yield view
+            if sent < arriving.octets:
+                continue  # more has come meanwhile
             if arriving.whole:
                 break
             if not arriving.broken:
-                if sent >= arriving.octets:
-                    arriving.wakes.add(self._wake)
-                    yield None
+                arriving.wakes.add(self._wake)
+                yield None
                 continue
             found = yield from self._elsewhere(arriving.place)
             if isinstance(found, StoredObject):

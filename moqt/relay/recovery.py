@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from moqt.model import GroupOrder, LocationRange, StoredObject, SubgroupHead
 from moqt.relay.reading import Reader
-from moqt.relay.spans import location
+from moqt.relay.spans import location, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ class Recovery:
         self._stock = stock
         self._over: Callable[[bool], None] | None = over
         self._pieces: Pieces | None = None
+        self._walked_to = -1
         self._planned: Planned | None = None
         stock.recovering = True
         stock.recovering_from = first
@@ -42,8 +43,7 @@ class Recovery:
         if largest is None or largest < first:
             self.stop(True)
             return
-        reader = Reader(self._stock, GroupOrder.ASCENDING, self._wake, None)
-        self._pieces = reader.run(LocationRange(first, largest))
+        self._walk(first, largest)
         self._wake()
 
     def stop(self, succeeded: bool) -> None:
@@ -58,6 +58,11 @@ class Recovery:
             self._pieces.close()
         self._stock.recovering = False
         over(succeeded)
+
+    def _walk(self, first: Location, last: Location) -> None:
+        reader = Reader(self._stock, GroupOrder.ASCENDING, self._wake, None)
+        self._pieces = reader.run(LocationRange(first, last))
+        self._walked_to = place(last)
 
     def _wake(self) -> None:
         if self._planned is None and self._over is not None:
@@ -77,4 +82,10 @@ class Recovery:
                     head.group, piece.head.subgroup, head.priority, has_properties=True
                 )
                 self._stock.fan(key).advance()
-        self.stop(True)
+        largest = self._stock.largest
+        if largest is not None and place(largest) > self._walked_to:
+            # What came live meanwhile was held back, and a small cache may have lost it again.
+            self._walk(location(self._walked_to + 1), largest)
+            self._wake()
+        else:
+            self.stop(True)
