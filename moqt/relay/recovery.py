@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moqt.model import GroupOrder, LocationRange, StoredObject, SubgroupHead
+from moqt.model import Gap, GroupOrder, LocationRange, StoredObject, SubgroupHead
 from moqt.relay.reading import Reader
 from moqt.relay.spans import location, place
 
@@ -29,6 +29,7 @@ class Recovery:
         self._over: Callable[[bool], None] | None = over
         self._pieces: Pieces | None = None
         self._walked_to = -1
+        self._whole: StoredObject | None = None
         self._planned: Planned | None = None
         stock.recovering = True
         stock.recovering_from = first
@@ -64,6 +65,17 @@ class Recovery:
         self._pieces = reader.run(LocationRange(first, last))
         self._walked_to = place(last)
 
+    def _pass(self) -> None:
+        """On to its subgroup, once the object is whole."""
+        stored = self._whole
+        if stored is None or sum(map(len, stored.payload)) < stored.head.length:
+            return
+        self._whole = None
+        head = stored.head
+        if head.subgroup is not None:
+            key = SubgroupHead(head.group, head.subgroup, head.priority, has_properties=True)
+            self._stock.fan(key).offer(stored)
+
     def _wake(self) -> None:
         if self._planned is None and self._over is not None:
             self._planned = self._stock.context.clock.call_later(0, self._step)
@@ -76,12 +88,11 @@ class Recovery:
         for piece in pieces:
             if piece is None:
                 return
-            if isinstance(piece, StoredObject) and piece.head.subgroup is not None:
-                head = piece.head
-                key = SubgroupHead(
-                    head.group, piece.head.subgroup, head.priority, has_properties=True
-                )
-                self._stock.fan(key).advance()
+            if isinstance(piece, StoredObject):
+                self._whole = piece
+            elif not isinstance(piece, Gap) and self._whole is not None:
+                self._whole = self._whole._replace(payload=(*self._whole.payload, piece))
+            self._pass()
         largest = self._stock.largest
         if largest is not None and place(largest) > self._walked_to:
             # What came live meanwhile was held back, and a small cache may have lost it again.

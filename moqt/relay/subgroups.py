@@ -32,8 +32,8 @@ class FanOut:
     """
 
     __slots__ = (
-        *("_current", "_final", "_first", "_from", "_limit", "_open", "_receiving", "_sent"),
-        *("_sinks", "_stock", "closed", "complete", "follows", "head", "inflows", "last"),
+        *("_current", "_final", "_first", "_from", "_given", "_limit", "_open", "_receiving"),
+        *("_sent", "_sinks", "_stock", "closed", "complete", "follows", "head", "inflows", "last"),
     )
 
     def __init__(self, stock: Stock, head: SubgroupHead) -> None:
@@ -51,6 +51,7 @@ class FanOut:
         self.follows: dict[int, int] = {}
         self._first = head.first_object
         self._final: int | None = None
+        self._given: StoredObject | None = None
         self._current: Arriving | None = None
         self._open = False
         self._sent = 0
@@ -112,6 +113,12 @@ class FanOut:
         self._from = min(self._from, number)
         if before is not None:
             self.follows[number] = before
+
+    def offer(self, stored: StoredObject) -> None:
+        """Pass this object on if it is the next, even when the cache has forgotten it."""
+        self._given = stored
+        self.advance()
+        self._given = None
 
     def superseded(self, stored: StoredObject, arriving: Arriving) -> None:
         """An object came whole by another way: that serves as well."""
@@ -176,12 +183,17 @@ class FanOut:
 
     def _next(self) -> Arriving | StoredObject | None:
         archive, group, last = self._stock.archive, self.head.group, self.last
+        given = self._given
         if self._open and last is not None:
+            if given is not None and given.head.object == last:
+                return given
             return archive.get(place((group, last))) or self._from_inflows(last)
         coming = self._soonest()
         if last is None:
             last = -1 if self._stock.recovering else self._from - 1
         found = self._stored(last, coming) or coming
+        if given is not None and last < given.head.object:
+            found = min(found or given, given, key=_object_id)
         if found is None or not self._follows(self.last, found):
             return None
         return found
@@ -315,6 +327,10 @@ class FanOut:
         sinks, self._sinks = self._sinks, {}
         self._receiving = ()
         return sinks.values()
+
+
+def _object_id(found: Arriving | StoredObject) -> int:
+    return found.head.object
 
 
 class Inflow:
