@@ -89,12 +89,8 @@ class Directory:
         self._remove(interest, prefix)
 
     def prefixes(self) -> list[TrackNamespace]:
-        """The shortest prefixes that cover all interests (draft-22 §7.5)."""
-        found: list[TrackNamespace] = []
-        for prefix in sorted(self._interests, key=len):
-            if not any(under(prefix, shorter) for shorter in found):
-                found.append(prefix)
-        return found
+        """The prefixes of all interests."""
+        return list(self._interests)
 
     @staticmethod
     def _tell(

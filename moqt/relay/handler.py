@@ -92,11 +92,7 @@ class RelayHandler(Unserved):
     def on_publish(self, request: IncomingPublish) -> None:
         """A track on offer: one more upstream of it."""
         self.admission.request(PUBLISHES, request)
-        track = self.relay.track(request.name)
-        track.offered(request, self.peer)
-        if request.active:
-            self.relay.offers.came(track)
-            request.when_ended(lambda: self.relay.offers.gone(track))
+        self.relay.offered(request, self.peer)
 
     def on_goaway(self, uri: str, timeout: int) -> None:
         """An upstream relay, or a publisher that serves here, is about to leave."""

@@ -60,12 +60,8 @@ class Offers:
             self._relay.interest_changed()
 
     def prefixes(self) -> list[TrackNamespace]:
-        """The shortest prefixes that cover all interests."""
-        found: list[TrackNamespace] = []
-        for prefix in sorted((one.prefix for one in self._interests), key=len):
-            if not any(under(prefix, shorter) for shorter in found):
-                found.append(prefix)
-        return found
+        """The prefixes of all interests."""
+        return list(one.prefix for one in self._interests)
 
     def _left(self, interest: IncomingSubscribeTracks) -> None:
         self._interests.pop(interest, None)

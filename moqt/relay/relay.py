@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.errors import RequestCode, RequestRefused
+from moqt.relay.asking import Asking
 from moqt.relay.cache import Cache
 from moqt.relay.config import RelayConfig
 from moqt.relay.context import RelayContext
@@ -13,12 +14,11 @@ from moqt.relay.offers import Offers
 from moqt.relay.track import RelayTrack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from moqt.model import FullTrackName, TrackNamespace
     from moqt.relay.clock import Clock
     from moqt.relay.peers import Peer
     from moqt.relay.spill import Spill
+    from moqt.session.publishing import IncomingPublish
 
 
 class Relay:
@@ -36,8 +36,7 @@ class Relay:
         self.peers: dict[Peer, None] = {}
         #: Sessions to other relays, by the prefix that they serve; the longest counts first.
         self.upstreams: dict[Peer, tuple[TrackNamespace, ...]] = {}
-        #: Called when interests in namespaces or tracks have changed.
-        self.on_interest: Callable[[], None] | None = None
+        self._asking: dict[Peer, Asking] = {}
         #: No new work is taken.
         self.leaving = False
 
@@ -78,9 +77,19 @@ class Relay:
         """It has them no longer; what it serves already goes on."""
         self.directory.withdraw(namespace, peer)
 
+    def offered(self, request: IncomingPublish, peer: Peer) -> None:
+        """A peer publishes a track to us: one more upstream of it, and on offer to others."""
+        track = self.track(request.name)
+        track.offered(request, peer)
+        if request.active:
+            self.offers.came(track)
+            request.when_ended(lambda: self.offers.gone(track))
+
     def upstream_came(self, peer: Peer, prefixes: tuple[TrackNamespace, ...]) -> None:
         """A session to a relay upstream is open."""
         self.upstreams[peer] = prefixes
+        asking = self._asking[peer] = Asking(self, peer, prefixes)
+        asking.adjust()
         for track in tuple(self.tracks.values()):
             if peer in self.candidates(track.name):
                 track.publisher_came(peer)
@@ -88,6 +97,9 @@ class Relay:
     def upstream_gone(self, peer: Peer) -> None:
         """It is over, or about to be."""
         self.upstreams.pop(peer, None)
+        asking = self._asking.pop(peer, None)
+        if asking is not None:
+            asking.close()
 
     def let_go(self, peer: Peer) -> None:
         """A session is about to end: what another one serves too is left here."""
@@ -98,8 +110,8 @@ class Relay:
 
     def interest_changed(self) -> None:
         """Somebody wants to hear of other namespaces or tracks than before."""
-        if self.on_interest is not None:
-            self.on_interest()
+        for asking in tuple(self._asking.values()):
+            asking.adjust()
 
     def sweep(self) -> None:
         """Let go of tracks of which nothing is left; to be called now and then."""

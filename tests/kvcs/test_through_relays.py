@@ -39,7 +39,7 @@ async def publisher(world: World, url: str) -> Any:
     return made
 
 
-@pytest.mark.parametrize("depth", [1])
+@pytest.mark.parametrize("depth", [1, 2])
 async def test_before_during_after_and_a_part(world, depth) -> None:
     cache = Cache(layers=8)
     origin, url = await relay(world)

@@ -1,0 +1,230 @@
+"""What downstream wants to hear of, asked for upstream: as few prefixes as cover it (§7.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moqt.codec.params import NO_PARAMETERS
+from moqt.errors import MoqtError
+from moqt.session.prefixes import under
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from moqt.model import FullTrackName, TrackNamespace
+    from moqt.relay.clock import Planned
+    from moqt.relay.peers import Peer
+    from moqt.relay.relay import Relay
+    from moqt.session.namespaces import OutgoingSubscribeNamespace
+    from moqt.session.publishing import IncomingPublish
+    from moqt.session.tracks import OutgoingSubscribeTracks
+
+#: Seconds after REQUEST_OK in which an upstream names again what an earlier request had named.
+RENAMED: Final = 1.0
+#: Seconds until an upstream that refused is asked again, if it is still wanted.
+AGAIN: Final = 5.0
+
+
+def shortest(prefixes: Iterable[TrackNamespace]) -> list[TrackNamespace]:
+    """Those that no other one covers."""
+    found: list[TrackNamespace] = []
+    for prefix in sorted(set(prefixes), key=len):
+        if not any(under(prefix, shorter) for shorter in found):
+            found.append(prefix)
+    return found
+
+
+class Asking:
+    """The SUBSCRIBE_NAMESPACE and SUBSCRIBE_TRACKS requests of one session to an upstream relay."""
+
+    def __init__(self, relay: Relay, peer: Peer, prefixes: tuple[TrackNamespace, ...]) -> None:
+        self._relay = relay
+        self._peer = peer
+        self._prefixes = prefixes
+        self._namespaces: dict[TrackNamespace, _Asked] = {}
+        self._tracks: dict[TrackNamespace, _Asked] = {}
+        #: What this upstream has named; of how many requests' names it is.
+        self._known: dict[TrackNamespace, int] = {}
+        self._later: Planned | None = None
+
+    def adjust(self) -> None:
+        """Ask for what is wanted now, and no longer for what is not."""
+        if not self._peer.usable:
+            return
+        self._adjust(self._namespaces, self._relay.directory.prefixes(), _Named)
+        self._adjust(self._tracks, self._relay.offers.prefixes(), _Offered)
+
+    def close(self) -> None:
+        """The session is over, or about to be: what it named is gone."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        for one in (*self._namespaces.values(), *self._tracks.values()):
+            one.cancel()
+        self._namespaces.clear()
+        self._tracks.clear()
+        for namespace in tuple(self._known):
+            del self._known[namespace]
+            self._relay.withdrawn(namespace, self._peer)
+
+    def named(self, namespace: TrackNamespace) -> None:
+        """One more request names it."""
+        count = self._known.get(namespace, 0)
+        self._known[namespace] = count + 1
+        if not count:
+            self._relay.announced(namespace, self._peer)
+
+    def unnamed(self, namespace: TrackNamespace) -> None:
+        """One request names it no longer."""
+        count = self._known.get(namespace, 0) - 1
+        if count > 0:
+            self._known[namespace] = count
+        elif self._known.pop(namespace, None) is not None:
+            self._relay.withdrawn(namespace, self._peer)
+
+    def over(self, one: _Asked) -> None:
+        """A request has ended without us: perhaps it is granted later."""
+        table = self._namespaces if isinstance(one, _Named) else self._tracks
+        if table.get(one.prefix) is one:
+            del table[one.prefix]
+            if self._later is None:
+                clock = self._relay.context.clock
+                self._later = clock.call_later(AGAIN, self._retry)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _retry(self) -> None:
+        self._later = None
+        self.adjust()
+
+    def _wanted(self, asked: Iterable[TrackNamespace]) -> list[TrackNamespace]:
+        """The parts of ``asked`` that this upstream serves."""
+        found = []
+        for prefix in asked:
+            for served in self._prefixes:
+                if under(prefix, served):
+                    found.append(prefix)
+                elif under(served, prefix):
+                    found.append(served)
+        return shortest(found)
+
+    def _adjust(
+        self,
+        table: dict[TrackNamespace, _Asked],
+        asked: Iterable[TrackNamespace],
+        make: type[_Asked],
+    ) -> None:
+        wanted = self._wanted(asked)
+        replaced = []
+        for prefix in [one for one in table if one not in wanted]:
+            # Two requests of a kind may not overlap: the old one goes first (draft-22 §4.2).
+            replaced.append(table.pop(prefix))
+            replaced[-1].stop()
+        for prefix in wanted:
+            if prefix not in table:
+                one = make(self, self._relay, self._peer, prefix)
+                if one.open():
+                    table[prefix] = one
+        for one in replaced:
+            heir = next((new for at, new in table.items() if under(one.prefix, at)), None)
+            one.hand_over(heir is not None)
+
+
+class _Asked:
+    """One request of ours for a prefix."""
+
+    def __init__(self, asking: Asking, relay: Relay, peer: Peer, prefix: TrackNamespace) -> None:
+        self._asking = asking
+        self._relay = relay
+        self._peer = peer
+        self.prefix = prefix
+        self._request: OutgoingSubscribeNamespace | OutgoingSubscribeTracks | None = None
+
+    def open(self) -> bool:
+        """Ask; False when the session takes no requests."""
+        try:
+            self._request = self._ask()
+        except MoqtError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Ask no longer; what it has brought stands until ``hand_over``."""
+        if self._request is not None:
+            self._request.cancel()
+
+    def hand_over(self, heir: bool) -> None:
+        """Another request has taken its place, or none."""
+
+    def cancel(self) -> None:
+        """The session ends, and all that it has named with it."""
+        self.stop()
+
+    def accepted(self) -> None:
+        """REQUEST_OK."""
+
+    def _ask(self) -> OutgoingSubscribeNamespace | OutgoingSubscribeTracks:
+        raise NotImplementedError
+
+
+class _Named(_Asked):
+    """One SUBSCRIBE_NAMESPACE: a NamespaceListener."""
+
+    def __init__(self, asking: Asking, relay: Relay, peer: Peer, prefix: TrackNamespace) -> None:
+        super().__init__(asking, relay, peer, prefix)
+        self._found: set[TrackNamespace] = set()
+
+    def hand_over(self, heir: bool) -> None:
+        """Its names go, at once or when a wider request has had the time to name them."""
+        if heir:
+            self._relay.context.clock.call_later(RENAMED, self._forget)
+        else:
+            self._forget()
+
+    def cancel(self) -> None:
+        """Its names are withdrawn all together."""
+        self._found.clear()
+        super().cancel()
+
+    def found(self, namespace: TrackNamespace) -> None:
+        """NAMESPACE."""
+        if namespace not in self._found:
+            self._found.add(namespace)
+            self._asking.named(namespace)
+
+    def gone(self, namespace: TrackNamespace) -> None:
+        """NAMESPACE_DONE."""
+        if namespace in self._found:
+            self._found.discard(namespace)
+            self._asking.unnamed(namespace)
+
+    def ended(self, error: MoqtError | None) -> None:
+        """Refused, or over."""
+        self._forget()
+        self._asking.over(self)
+
+    def _ask(self) -> OutgoingSubscribeNamespace:
+        return self._peer.subscribe_namespace(self.prefix, self)
+
+    def _forget(self) -> None:
+        found, self._found = self._found, set()
+        for namespace in found:
+            self._asking.unnamed(namespace)
+
+
+class _Offered(_Asked):
+    """One SUBSCRIBE_TRACKS: a TracksListener. What it has brought stands by itself."""
+
+    def published(self, request: IncomingPublish) -> None:
+        """A track of the upstream's."""
+        self._relay.offered(request, self._peer)
+
+    def skipped(self, name: FullTrackName) -> None:
+        """It can be subscribed to."""
+
+    def ended(self, error: MoqtError | None) -> None:
+        """Refused, or over."""
+        self._asking.over(self)
+
+    def _ask(self) -> OutgoingSubscribeTracks:
+        return self._peer.subscribe_tracks(self.prefix, NO_PARAMETERS, self)
