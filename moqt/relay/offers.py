@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from moqt.session.prefixes import under
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from moqt.model import FullTrackName, TrackNamespace
     from moqt.relay.admission import Admission
     from moqt.relay.relay import Relay
     from moqt.relay.track import RelayTrack
+    from moqt.session.context import Context
     from moqt.session.tracks import IncomingSubscribeTracks
 
 
@@ -27,13 +30,17 @@ class Offers:
         """Tracks on offer."""
         return len(self._offered)
 
-    def came(self, track: RelayTrack) -> None:
-        """A publisher offers it: PUBLISH to everyone who asked for such tracks (draft-22 §7.6)."""
+    def came(self, track: RelayTrack, held: Container[Context]) -> None:
+        """A publisher offers it: PUBLISH to everyone who asked for such tracks (draft-22 §7.6).
+
+        Not to the sessions in ``held``: their SUBSCRIBE waited for it and is answered.
+        """
         count = self._offered.get(track.name, 0)
         self._offered[track.name] = count + 1
         if not count:
             for interest in tuple(self._interests):
-                self._offer(track, interest)
+                if interest.session not in held:
+                    self._offer(track, interest)
 
     def gone(self, track: RelayTrack) -> None:
         """One publisher has ended it."""
@@ -76,8 +83,6 @@ class Offers:
 
     def _offer(self, track: RelayTrack, interest: IncomingSubscribeTracks) -> None:
         admission = self._interests[interest]
-        if track.awaited_by(interest.session):
-            return  # its SUBSCRIBE is about to be answered (draft-22 §7.6)
         if not admission.may_know(interest, track.name.namespace, track.name.name):
             return
         request = interest.publish(track, track.order)

@@ -80,9 +80,10 @@ class Relay:
     def offered(self, request: IncomingPublish, peer: Peer) -> None:
         """A peer publishes a track to us: one more upstream of it, and on offer to others."""
         track = self.track(request.name)
+        held = track.awaiting()
         track.offered(request, peer)
         if request.active:
-            self.offers.came(track)
+            self.offers.came(track, held)
             request.when_ended(lambda: self.offers.gone(track))
 
     def upstream_came(self, peer: Peer, prefixes: tuple[TrackNamespace, ...]) -> None:

@@ -95,9 +95,9 @@ class RelayTrack(StockedTrack):
         """True while anything but its cached objects keeps it."""
         return self.wanted or bool(self._legs) or self._recovery is not None
 
-    def awaited_by(self, session: Context) -> bool:
-        """True while a SUBSCRIBE of that session waits for a publisher."""
-        return any(request.session is session for request in self._pending)
+    def awaiting(self) -> list[Context]:
+        """Sessions of which a SUBSCRIBE waits for a publisher."""
+        return [request.session for request in self._pending]
 
     def subscribe(self, request: IncomingSubscribe) -> None:
         """Serve it once an upstream subscription stands (draft-22 §7.4, §7.6)."""
