@@ -1,8 +1,8 @@
 """Media over QUIC Transport for asyncio.
 
 ``connect`` and ``serve`` give a ``Connection``; ``Catalog`` and ``Track`` publish; ``subscribe``,
-``fetch`` and ``namespaces`` read what a peer has. docs/moqt.md teaches it. Names load on first use,
-so that the protocol core can be imported without an event loop or a network library.
+``fetch``, ``namespaces`` and ``tracks`` read what a peer has. docs/moqt.md teaches it. Names load
+on first use: the protocol core can be imported without an event loop or a network library.
 """
 
 from __future__ import annotations
@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from moqt.codec.params import Parameters as Parameters
+    from moqt.discovery import Change as Change
+    from moqt.discovery import Namespaces as Namespaces
+    from moqt.discovery import Offer as Offer
+    from moqt.discovery import Tracks as Tracks
+    from moqt.discovery import namespaces as namespaces
+    from moqt.discovery import tracks as tracks
     from moqt.driver import Connection as Connection
     from moqt.endpoint import Server as Server
     from moqt.endpoint import connect as connect
@@ -30,20 +36,17 @@ if TYPE_CHECKING:
     from moqt.monitor import Monitor as Monitor
     from moqt.publisher import Catalog as Catalog
     from moqt.publisher import Track as Track
-    from moqt.subscriber import Change as Change
     from moqt.subscriber import Fetch as Fetch
-    from moqt.subscriber import Namespaces as Namespaces
     from moqt.subscriber import ReceivedObject as ReceivedObject
     from moqt.subscriber import Subscription as Subscription
     from moqt.subscriber import accept as accept
     from moqt.subscriber import fetch as fetch
-    from moqt.subscriber import namespaces as namespaces
     from moqt.subscriber import subscribe as subscribe
     from moqt.trace import Trace as Trace
 
 _HOMES: Final = {
     "Catalog": "moqt.publisher",
-    "Change": "moqt.subscriber",
+    "Change": "moqt.discovery",
     "Connection": "moqt.driver",
     "Fetch": "moqt.subscriber",
     "FullTrackName": "moqt.model",
@@ -53,8 +56,9 @@ _HOMES: Final = {
     "MalformedTrack": "moqt.errors",
     "Monitor": "moqt.monitor",
     "MoqtError": "moqt.errors",
-    "Namespaces": "moqt.subscriber",
+    "Namespaces": "moqt.discovery",
     "ObjectHead": "moqt.model",
+    "Offer": "moqt.discovery",
     "Parameters": "moqt.codec.params",
     "ReceivedObject": "moqt.subscriber",
     "Server": "moqt.endpoint",
@@ -65,12 +69,14 @@ _HOMES: Final = {
     "TooFarBehind": "moqt.errors",
     "Trace": "moqt.trace",
     "Track": "moqt.publisher",
+    "Tracks": "moqt.discovery",
     "accept": "moqt.subscriber",
     "connect": "moqt.endpoint",
     "fetch": "moqt.subscriber",
-    "namespaces": "moqt.subscriber",
+    "namespaces": "moqt.discovery",
     "serve": "moqt.endpoint",
     "subscribe": "moqt.subscriber",
+    "tracks": "moqt.discovery",
 }
 
 __all__ = sorted(_HOMES)

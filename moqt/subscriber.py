@@ -1,4 +1,4 @@
-"""Subscriptions, fetches and namespaces as async iterators, for applications.
+"""Subscriptions and fetches as async iterators, for applications.
 
 They join each object into one ``bytes``. Who wants octets as they arrive, without copy and queue,
 gives ``Connection.subscribe`` or ``Connection.fetch`` a TrackReceiver instead.
@@ -6,10 +6,7 @@ gives ``Connection.subscribe`` or ``Connection.fetch`` a TrackReceiver instead.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from moqt.codec.params import NO_PARAMETERS
 from moqt.errors import (
@@ -18,36 +15,22 @@ from moqt.errors import (
     MoqtError,
     RequestCode,
     RequestFailed,
-    StreamCode,
     SubscriptionEnded,
     TooFarBehind,
 )
 from moqt.model import Location, ObjectStatus
+from moqt.reading import BUFFER_OCTETS, ITEM_COST, Inbox, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     from moqt.codec.params import Parameters
     from moqt.driver import Connection
-    from moqt.model import FullTrackName, Gap, ObjectHead, SubgroupHead, TrackNamespace
-    from moqt.session.fetches import OutgoingFetch
-    from moqt.session.namespaces import OutgoingSubscribeNamespace
+    from moqt.model import FullTrackName, Gap, ObjectHead, SubgroupHead
     from moqt.session.ports import TrackInfo, TrackReceiver
     from moqt.session.publishing import IncomingPublish
     from moqt.session.subscriptions import OutgoingSubscribe
     from transport.api import BytesLike
-
-    _AnyRequest: TypeAlias = (
-        OutgoingSubscribe | IncomingPublish | OutgoingFetch | OutgoingSubscribeNamespace
-    )
-
-_T = TypeVar("_T")
-
-#: Octets that wait for the application, of one subscription or fetch: two seconds at 64 Mbit/s.
-BUFFER_OCTETS: Final = 16 << 20
-#: What keeping an object, a gap or a namespace costs us besides its octets.
-ITEM_COST: Final = 256
 
 
 class ReceivedObject(NamedTuple):
@@ -68,83 +51,6 @@ class ReceivedObject(NamedTuple):
     def location(self) -> Location:
         """Group and object as one ordered value."""
         return Location(self.group, self.object)
-
-
-class Inbox(Generic[_T]):
-    """What waits for one reader, bounded; what came before the end is read before the end.
-
-    Beyond ``limit`` octets it is over with TooFarBehind, and ``overflow`` is called once.
-    """
-
-    __slots__ = ("_items", "_news", "_octets", "_overflow", "error", "limit", "over")
-
-    def __init__(self, limit: int, overflow: Callable[[], None]) -> None:
-        if limit < ITEM_COST:
-            raise Misuse(f"limit of {limit} octets: give at least {ITEM_COST}")
-        self.limit = limit
-        #: Nothing more comes in; ``error`` says why, None when all is well.
-        self.over = False
-        self.error: MoqtError | None = None
-        self._items: deque[tuple[_T, int]] = deque()
-        self._octets = 0
-        self._overflow = overflow
-        self._news = asyncio.Event()
-
-    @property
-    def octets(self) -> int:
-        """Octets kept, whole objects and begun ones."""
-        return self._octets
-
-    def reserve(self, octets: int) -> bool:
-        """Keep ``octets`` more; False when there is no room, or nothing more is wanted."""
-        if self.over:
-            return False
-        if self._octets + octets > self.limit:
-            self.fail(TooFarBehind(f"{self.limit} octets wait to be read already"))
-            return False
-        self._octets += octets
-        return True
-
-    def release(self, octets: int) -> None:
-        """They are not kept any more."""
-        self._octets -= octets
-
-    def put(self, item: _T, octets: int) -> None:
-        """An item for the reader, which ``octets`` were reserved for."""
-        if not self.over:
-            self._items.append((item, octets))
-            self._news.set()
-
-    def fail(self, error: TooFarBehind) -> None:
-        """There is no room: it is over."""
-        self.end(error)
-        self._overflow()
-
-    def end(self, error: MoqtError | None = None) -> None:
-        """Nothing more comes; the first end counts."""
-        if not self.over:
-            self.over = True
-            self.error = error
-            self._news.set()
-
-    def clear(self) -> None:
-        """Nobody reads any more."""
-        self.end()
-        self._octets -= sum(octets for _, octets in self._items)
-        self._items.clear()
-
-    async def next(self) -> _T:
-        """The next item; afterwards StopAsyncIteration, or the error it ended with."""
-        while not self._items:
-            if self.error is not None:
-                raise self.error
-            if self.over:
-                raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
-        item, octets = self._items.popleft()
-        self._octets -= octets
-        return item
 
 
 class _Joiner:
@@ -250,66 +156,7 @@ class _Arrivals:
         self.failed(self._ending(code, reason, complete))
 
 
-class _Reading(Generic[_T]):
-    """A request of ours and what it brings, read with ``async for``.
-
-    ``async with`` waits for the peer's answer and cancels at its end. What came before an end is
-    read first; then the iteration stops, or raises the error that ended it.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._inbox = Inbox[_T](limit, self._fell_behind)
-        self._settled = asyncio.Event()
-        self._accepted = False
-        self._request: _AnyRequest
-
-    @property
-    def buffered(self) -> int:
-        """Octets that wait to be read."""
-        return self._inbox.octets
-
-    def cancel(self, code: int = StreamCode.CANCELLED) -> None:
-        """Give it up: nothing more is read from it."""
-        self._inbox.clear()
-        self._settled.set()
-        self._request.cancel(code)
-
-    def _accept(self) -> None:
-        self._accepted = True
-        self._settled.set()
-
-    def _end(self, error: MoqtError | None) -> None:
-        self._inbox.end(error)
-        self._settled.set()
-
-    def _fell_behind(self) -> None:
-        self._settled.set()
-        self._request.cancel(StreamCode.TOO_FAR_BEHIND)
-
-    async def _answer(self) -> None:
-        await self._settled.wait()
-        if not self._accepted:
-            raise self._inbox.error or Misuse("the request was cancelled before it was answered")
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._answer()
-        except BaseException:
-            self.cancel()
-            raise
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.cancel()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> _T:
-        return await self._inbox.next()
-
-
-class _TrackReading(_Reading[ReceivedObject]):
+class _TrackReading(Reading[ReceivedObject]):
     """What Subscription and Fetch have in common."""
 
     def __init__(self, limit: int) -> None:
@@ -393,57 +240,6 @@ class Fetch(_TrackReading):
         return None
 
 
-class Change(StrEnum):
-    """What happened to a namespace."""
-
-    FOUND = "found"
-    GONE = "gone"
-
-
-class Namespaces(_Reading[tuple[Change, "TrackNamespace"]]):
-    """SUBSCRIBE_NAMESPACE (§9.15): whole namespaces under a prefix, as they come and go.
-
-    The iteration stops when the peer finishes; all count as gone then. Else it raises
-    RequestFailed, SessionClosed, or TooFarBehind.
-    """
-
-    def __init__(
-        self, connection: Connection, prefix: TrackNamespace, parameters: Parameters, limit: int
-    ) -> None:
-        super().__init__(limit)
-        listener = _Listener(self._inbox, self._accept, self._end)
-        self._request = connection.subscribe_namespace(prefix, listener, parameters)
-
-    async def accepted(self) -> None:
-        """Wait for the answer; raises RequestFailed, SessionClosed."""
-        await self._answer()
-
-
-class _Listener:
-    """The NamespaceListener of Namespaces."""
-
-    def __init__(
-        self,
-        inbox: Inbox[tuple[Change, TrackNamespace]],
-        accept: Callable[[], None],
-        end: Callable[[MoqtError | None], None],
-    ) -> None:
-        self.accepted = accept
-        self.ended = end
-        self._inbox = inbox
-
-    def found(self, namespace: TrackNamespace) -> None:
-        self._put(Change.FOUND, namespace)
-
-    def gone(self, namespace: TrackNamespace) -> None:
-        self._put(Change.GONE, namespace)
-
-    def _put(self, change: Change, namespace: TrackNamespace) -> None:
-        cost = ITEM_COST + sum(map(len, namespace))
-        if self._inbox.reserve(cost):
-            self._inbox.put((change, namespace), cost)
-
-
 def subscribe(
     connection: Connection,
     name: FullTrackName,
@@ -482,17 +278,3 @@ def fetch(
     At most ``limit`` octets wait to be read. Raises Misuse, SessionClosed.
     """
     return Fetch(connection, name, parameters, limit)
-
-
-def namespaces(
-    connection: Connection,
-    prefix: TrackNamespace = (),
-    parameters: Parameters = NO_PARAMETERS,
-    *,
-    limit: int = BUFFER_OCTETS,
-) -> Namespaces:
-    """Ask which namespaces the peer knows under ``prefix``: pairs (Change, namespace).
-
-    At most ``limit`` octets wait to be read. Raises Misuse, SessionClosed.
-    """
-    return Namespaces(connection, prefix, parameters, limit)

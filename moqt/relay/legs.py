@@ -190,6 +190,8 @@ class Leg:
     def accepted(self, info: TrackInfo) -> None:
         """SUBSCRIBE_OK, or PUBLISH as it came."""
         self.established = True
+        if self._wanted_group is not None:
+            self._wanted_group = info.largest, self._wanted_group[1]
         if self.forward:
             self.live_from = 0 if info.largest is None else place(info.largest) + 1
         self._track.leg_stands(self, info)

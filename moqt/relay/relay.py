@@ -123,7 +123,9 @@ class Relay:
         """Nobody wants a track: it stays as long as something of it is cached."""
         archive = track.stock.archive
         archive.known  # what has expired goes  # noqa: B018
-        gone = track.stock.fault is not None or not archive.objects
-        if gone and not track.busy and self.tracks.get(track.name) is track:
+        gone = not archive.objects and not track.busy
+        if track.stock.fault is not None:
+            gone = True  # whoever asks again begins anew; what still reads it is being reset
+        if gone and self.tracks.get(track.name) is track:
             archive.clear()
             del self.tracks[track.name]

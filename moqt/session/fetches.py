@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from moqt.session.context import Context
     from moqt.session.ports import TrackReceiver
     from moqt.session.state import Table
+    from moqt.session.timers import Timer
 
 WHOLE_TRACK = LocationFilter(LocationFilterType.NONE)
 
@@ -48,6 +49,7 @@ class OutgoingFetch(TrackRequest, UpdatableRequest):
         self._start = _first(parameters)
         self._stream: int | None = None
         self._awaits_stream = True
+        self._late: Timer | None = None
         order = parameters.group_order or GroupOrder.ASCENDING
         session.streams.expect_fetch(self.request_id, self, order)
 
@@ -77,6 +79,9 @@ class OutgoingFetch(TrackRequest, UpdatableRequest):
     def open_fetch(self, stream: int, request_id: int) -> ObjectSink:
         """The data stream starts."""
         self._awaits_stream = False
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         self._stream = stream
         self.session.streams.forget_fetch(request_id)
         return self.receiver.open_fetch(request_id)
@@ -89,9 +94,23 @@ class OutgoingFetch(TrackRequest, UpdatableRequest):
         else:
             self._fail(StreamReset(code))
 
+    def peer_finished(self) -> None:
+        """All is said. A data stream that was reset before its header is never recognized."""
+        if self.state is Request.ESTABLISHED and self._awaits_stream:
+            delay = self.session.config.done_timeout
+            self._late = self.session.call_later(delay, self._never_came)
+        super().peer_finished()
+
+    def _never_came(self) -> None:
+        if self._awaits_stream:
+            self._fail(StreamReset(StreamCode.CANCELLED))
+
     def release(self, code: int) -> None:
         """Stop the data stream with ``code``, expect none."""
         self._awaits_stream = False
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         self.session.streams.forget_fetch(self.request_id)
         stream, self._stream = self._stream, None
         if stream is not None:
