@@ -1,4 +1,4 @@
-"""Subscriptions, fetches and namespaces read with ``async for``: whole, bounded, ended by name."""
+"""Subscriptions and fetches read with ``async for``: whole, bounded, ended by name."""
 
 from __future__ import annotations
 
@@ -24,65 +24,10 @@ from moqt.errors import (
 )
 from moqt.model import GapKind, Location, ObjectHead, ObjectStatus, SubgroupHead
 from moqt.session.ports import Unserved
-from moqt.subscriber import ITEM_COST, Inbox
+from moqt.reading import ITEM_COST, Inbox
+from tests.moqt.played import ALL, NAME, Played, read
 from tests.moqt.session.worlds import World
 from transport.errors import StreamAbort
-
-NAME = moqt.FullTrackName((b"example", b"chat"), b"text")
-ALL = moqt.Parameters(fill=moqt.Parameters(location_filter=moqt.LocationFilter.since(0)))
-
-
-class Asking:
-    """The client of a World as a Connection: what moqt.subscriber needs of one."""
-
-    def __init__(self, world: World) -> None:
-        self.session = world.client.session
-
-    def subscribe(self, name: Any, receiver: Any, parameters: Any) -> Any:
-        return self.session.subscribe(name, parameters, receiver)
-
-    def fetch(self, name: Any, receiver: Any, parameters: Any) -> Any:
-        return self.session.fetch(name, parameters, receiver)
-
-    def subscribe_namespace(self, prefix: Any, listener: Any, parameters: Any) -> Any:
-        return self.session.subscribe_namespace(prefix, parameters, listener)
-
-
-class Played:
-    """A world with one track, and the reading of it."""
-
-    def __init__(self, world: World | None = None) -> None:
-        self.world = world or World()
-        self.track = self.world.catalog.add(moqt.Track(NAME))
-        self.world.run()
-        self.connection: Any = Asking(self.world)
-
-    def subscribe(self, *parameters: moqt.Parameters, **options: Any) -> moqt.Subscription:
-        made = moqt.subscribe(self.connection, NAME, *parameters, **options)
-        self.world.run()
-        return made
-
-    def fetch(self, *parameters: moqt.Parameters, **options: Any) -> moqt.Fetch:
-        made = moqt.fetch(self.connection, NAME, *parameters, **options)
-        self.world.run()
-        return made
-
-    def put(self, group: int, *payloads: bytes, seconds: float | None = None) -> None:
-        subgroup = self.track.subgroup(group)
-        for number, payload in enumerate(payloads):
-            subgroup.object(number, payload)
-        subgroup.finish()
-        self.world.run(seconds)
-
-    def end(self) -> None:
-        self.track.end()
-        self.world.run()
-
-
-async def read(reading: Any) -> list[tuple[int, int, bytes]]:
-    """All of it, up to its good end."""
-    return [(one.group, one.object, one.payload) async for one in reading]
-
 
 # -------------------------------------------------------------------------------- subscription
 
@@ -459,53 +404,3 @@ async def test_a_fetch_of_nothing_is_refused() -> None:
         async with played.fetch():
             pytest.fail("not reached")
     assert failed.value.code == RequestCode.INVALID_RANGE
-
-
-# ----------------------------------------------------------------------------------- namespaces
-
-
-async def test_namespaces_come_and_go() -> None:
-    played = Played()
-    catalog = played.world.catalog
-    catalog.announce((b"example", b"one"))
-    listing = moqt.namespaces(played.connection, (b"example",))
-    played.world.run()
-    await listing.accepted()
-    catalog.announce((b"example", b"two"))
-    catalog.withdraw((b"example", b"one"))
-    played.world.run()
-    async with listing:
-        heard = [await anext(listing) for _ in range(3)]
-    assert heard == [
-        (moqt.Change.FOUND, (b"example", b"one")),
-        (moqt.Change.FOUND, (b"example", b"two")),
-        (moqt.Change.GONE, (b"example", b"one")),
-    ]
-    assert not [one async for one in listing]
-
-
-async def test_namespaces_nobody_reads_are_bounded() -> None:
-    played = Played()
-    listing = moqt.namespaces(played.connection, (b"n",), limit=10 * ITEM_COST)
-    played.world.run()
-    for _ in range(20):
-        played.world.catalog.announce((b"n", b"flapping"))
-        played.world.catalog.withdraw((b"n", b"flapping"))
-        played.world.run()
-    assert await anext(listing) == (moqt.Change.FOUND, (b"n", b"flapping"))
-    assert listing.buffered < 10 * ITEM_COST
-    with pytest.raises(TooFarBehind):
-        [one async for one in listing]
-    assert listing.buffered == 0
-
-
-async def test_namespaces_refused() -> None:
-    played = Played(World(server_handler=Unserved()))
-    with pytest.raises(MoqtError, match="NOT_SUPPORTED"):
-        await anext(moqt_run(played, moqt.namespaces(played.connection)))
-
-
-def moqt_run(played: Played, made: Any) -> Any:
-    """``made`` once the peer has answered."""
-    played.world.run()
-    return made
