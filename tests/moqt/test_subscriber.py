@@ -13,7 +13,6 @@ from moqt.codec.properties import write_pairs
 from moqt.errors import (
     DoneCode,
     Misuse,
-    MoqtError,
     RequestCode,
     RequestFailed,
     SessionClosed,
@@ -23,8 +22,8 @@ from moqt.errors import (
     TooFarBehind,
 )
 from moqt.model import GapKind, Location, ObjectHead, ObjectStatus, SubgroupHead
-from moqt.session.ports import Unserved
 from moqt.reading import ITEM_COST, Inbox
+from moqt.session.ports import Unserved
 from tests.moqt.played import ALL, NAME, Played, read
 from tests.moqt.session.worlds import World
 from transport.errors import StreamAbort
