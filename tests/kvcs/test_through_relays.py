@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -70,3 +71,25 @@ async def test_before_during_after_and_a_part(world, depth) -> None:
         assert retrieval.report().mode == mode
     for service in services:
         assert service.relay.context.counts["duplicates"] == 0
+
+
+@pytest.mark.rule("M169")
+async def test_a_relay_that_leaves_says_so_before_it_lets_go_of_upstream(world) -> None:
+    cache = Cache(layers=4)
+    service, url = await relay(world)
+    other, elsewhere = await relay(world)
+    made = await publisher(world, url)
+    publication = made.open(cache.descriptor, tokens=cache.tokens)
+    consumer = await world.consumer(url)
+    (found,) = await consumer.discover(cache.descriptor, cache.tokens, wait=5)
+    retrieval = await consumer.retrieve(found)
+    await cache.put(publication, 0, 1)
+    await retrieval.layer(1)
+    leaving = asyncio.ensure_future(service.leave(limit=1.0))
+    await asyncio.sleep(0.1)
+    sent = service.monitor.counters.sent.messages
+    assert sent["GOAWAY"] == len(service.connections) or not service.connections
+    assert any(track.standing for track in service.relay.tracks.values())
+    await leaving
+    assert elsewhere != url
+    assert other.relay.tracks == {}

@@ -444,3 +444,26 @@ def test_interests_are_asked_for_upstream_in_one() -> None:
     narrow.cancel()
     world.run(0.1)
     assert asked == {(b"kvcs-1",)}
+
+
+@pytest.mark.rule("M002")
+def test_every_request_is_served() -> None:
+    world = RelayWorld()
+    track = Track(NAME)
+    layer(track, 0)
+    world.publisher(track)
+    desk, answers, offers = world.desk(), [], Offers()
+    receivers = [desk.subscribe()[1], desk.fetch()[1]]
+    desk.session.track_status(NAME, NO_PARAMETERS, answers.append)
+    desk.session.publish_namespace((b"mine",), NO_PARAMETERS, answers.append)
+    pushed = Track(FullTrackName((b"mine",), b"x"))
+    pushed.offer(desk.session.publish(pushed, NO_PARAMETERS, GroupOrder.ASCENDING, answers.append))
+    heard: list[Any] = []
+    desk.session.subscribe_namespace((), NO_PARAMETERS, Listener(heard))
+    desk.session.subscribe_tracks((), NO_PARAMETERS, offers)
+    world.run(1)
+    assert all(one.info is not None for one in receivers)
+    assert len(answers) == 3
+    assert not [one for one in answers if isinstance(one, RequestFailed)]
+    assert heard == []
+    assert offers.error == "running"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from moqt.codec.params import NO_PARAMETERS, Parameters
@@ -99,6 +100,11 @@ class RelayWorld:
         self._pairs = 0
         self.limits = AdmissionLimits()
         self.gates: dict[Relay, Gate] = {}
+        #: Makes the judge of a session that a client opens; None admits everybody.
+        self.judge: Callable[[], Any] | None = None
+        #: Unix time at the virtual time 0, for grants that end.
+        self.epoch = 1_000_000.0
+        self.handlers: list[RelayHandler] = []
         self.relay = self.another(config)
 
     def another(self, config: RelayConfig | None = None) -> Relay:
@@ -158,10 +164,15 @@ class RelayWorld:
             def __getattribute__(self, name: str) -> Any:
                 return getattr(made[0], name)
 
+        guard = self.judge() if self.judge is not None and config is SERVER else None
+        if guard is not None:
+            config = replace(config, token_verifier=guard)
         side = Side(pair, end, Late(), config)
         peer = Peer(side)
         gate = self.gates.get(relay)
         if gate is None:
-            gate = self.gates[relay] = Gate(relay.context, self.limits)
-        made.append(RelayHandler(relay, peer, gate.admission(lambda: "somebody")))
+            gate = Gate(relay.context, self.limits, lambda: self.epoch + self.clock.now)
+            self.gates[relay] = gate
+        made.append(RelayHandler(relay, peer, gate.admission(lambda: "somebody", guard)))
+        self.handlers.append(made[0])
         return peer

@@ -1,0 +1,244 @@
+"""A relay that is closed to strangers: the gatekeeper in front of the relay, in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcs.gatekeeper import Gatekeeper
+from kvcs.issuers import Issuers, create_issuer_keys, load_issuer_key
+from kvcs.scopes import Action as Right
+from kvcs.scopes import Match, Scope, kvcs_scopes
+from kvcs.tokens import SKEW, TOKEN_TYPE, Claims, issue
+from moqt.codec.fields import Token
+from moqt.codec.params import Parameters
+from moqt.errors import DoneCode, RequestCode, RequestFailed, StreamCode
+from moqt.model import FullTrackName, GroupOrder, LocationFilter
+from moqt.publisher import Track
+from tests.moqt.relay.test_publishers import Offers
+from tests.moqt.relay.test_relaying import ALL, layer, normal
+from tests.moqt.relay.worlds import Desk, RelayWorld
+from tests.moqt.session.worlds import Listener
+
+OURS, THEIRS = b"o" * 16, b"t" * 16
+REST = (b"c" * 32, b"a" * 32, b"p" * 16)
+NAME = FullTrackName((b"kvcs-1", OURS, *REST), b"k.raw.s0")
+FOREIGN = FullTrackName((b"kvcs-1", THEIRS, *REST), b"k.raw.s0")
+GROUP = LocationFilter.groups(0, 0)
+
+
+class Closed:
+    """A relay world behind a gatekeeper, and the issuer it trusts."""
+
+    def __init__(self, folder: Path) -> None:
+        create_issuer_keys(folder / "issuer.key", folder / "issuer.pem")
+        self.key = load_issuer_key(folder / "issuer.key")
+        self.world = RelayWorld()
+        self.gate = Gatekeeper(issuers=Issuers([folder]), audiences=["here"], wall=lambda: self.now)
+        self.world.judge = self.gate.guard
+
+    @property
+    def now(self) -> float:
+        """Unix time."""
+        return self.world.epoch + self.world.clock.now
+
+    def token(self, *scopes: Scope, expires: float = 600.0, holder: str = "somebody") -> Parameters:
+        """Parameters that show a new token."""
+        claims = Claims("issuer", ("here",), self.now + expires, scopes)._replace(subject=holder)
+        return Parameters(
+            authorization_tokens=(Token.use_value(issue(claims, self.key), TOKEN_TYPE),)
+        )
+
+    def reads(self, scope: bytes = OURS, **more: Any) -> Parameters:
+        return self.token(*kvcs_scopes(scope, publish=False, read=True), **more)
+
+    def writes(self, scope: bytes = OURS, **more: Any) -> Parameters:
+        return self.token(*kvcs_scopes(scope, publish=True, read=False), **more)
+
+    def published(self, **more: Any) -> tuple[Track, Desk]:
+        """A track with one group whose namespace was announced with a token."""
+        track = Track(NAME)
+        layer(track, 0)
+        desk = self.world.desk()
+        desk.catalog.add(track)
+        answers: list[Any] = []
+        desk.session.publish_namespace(NAME.namespace, self.writes(**more), answers.append)
+        self.world.run(0.2)
+        assert answers == [None]
+        return track, desk
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Closed:
+    return Closed(tmp_path)
+
+
+def shown(token: Parameters, **more: Any) -> Parameters:
+    return Parameters(authorization_tokens=token.authorization_tokens, **more)
+
+
+def code(error: Any) -> RequestCode:
+    assert isinstance(error, RequestFailed), error
+    return RequestCode(error.code)
+
+
+def ask_everything(desk: Desk, name: FullTrackName, token: Parameters, heard: list[Any]) -> None:
+    """Every request of a reader; ``heard`` gets the errors."""
+    live = shown(token, fill=Parameters(location_filter=LocationFilter.since(0)))
+    receivers = [desk.subscribe(name, live)[1], desk.fetch(name, shown(token))[1]]
+    desk.session.track_status(name, token, heard.append)
+    desk.session.subscribe_namespace(name.namespace[:2], token, Listener(heard))
+    offers = Offers()
+    desk.session.subscribe_tracks(name.namespace[:2], token, offers)
+    desk.world.run(0.3)  # type: ignore[attr-defined]
+    heard.extend(one.error for one in receivers)
+    heard.append(offers.error)
+
+
+@pytest.mark.rule("M178", "M490")
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("which", ["none", "other scope", "write only"])
+def test_who_may_not_read_hears_the_same_whatever_exists(
+    closed: Closed, exists: bool, which: str
+) -> None:
+    if exists:
+        closed.published()
+    token = {
+        "none": Parameters(),
+        "other scope": closed.reads(THEIRS),
+        "write only": closed.writes(),
+    }[which]
+    desk = closed.world.desk()
+    desk.world = closed.world  # type: ignore[attr-defined]
+    heard: list[Any] = []
+    ask_everything(desk, NAME, token, heard)
+    assert [(code(error), error.reason) for error in heard] == [
+        (RequestCode.UNAUTHORIZED, "not authorized")
+    ] * 5
+
+
+@pytest.mark.rule("M486")
+def test_each_subscriber_is_judged_by_itself(closed: Closed) -> None:
+    track, _ = closed.published()
+    live = shown(closed.reads(), fill=Parameters(location_filter=LocationFilter.since(0)))
+    _, good = closed.world.desk().subscribe(NAME, live)
+    closed.world.run(0.3)
+    stranger = closed.world.desk()
+    _, bad = stranger.subscribe(NAME, Parameters())
+    _, fetch = stranger.fetch(NAME, Parameters(location_filter=GROUP))
+    closed.world.run(0.3)
+    layer(track, 1)
+    closed.world.run(0.3)
+    assert normal(good) == ALL[:8]
+    assert code(bad.error) == RequestCode.UNAUTHORIZED == code(fetch.error)
+    assert bad.objects == fetch.objects == []
+
+
+@pytest.mark.rule("M186", "M491", "M492")
+def test_nobody_announces_what_is_anothers(closed: Closed) -> None:
+    desk = closed.world.desk()
+    answers: list[Any] = []
+    for token in (Parameters(), closed.reads(), closed.writes(THEIRS)):
+        desk.session.publish_namespace(NAME.namespace, token, answers.append)
+    for namespace in (NAME.namespace[:1], ()):
+        desk.session.publish_namespace(namespace, closed.writes(), answers.append)
+    closed.world.run(0.2)
+    assert [code(error) for error in answers] == [RequestCode.UNAUTHORIZED] * 5
+    assert len(closed.world.relay.directory) == 0
+
+
+@pytest.mark.rule("M187", "M188", "M189", "M491", "M492")
+def test_a_right_to_one_track_is_no_right_to_others(closed: Closed) -> None:
+    one = Scope((int(Right.PUBLISH),), tuple(map(Match, NAME.namespace)), track=Match(NAME.name))
+    token = closed.token(one)
+    desk = closed.world.desk()
+    answers: list[Any] = []
+    names = [NAME, NAME._replace(name=b"v.raw.s0"), FOREIGN]
+    for name in names:
+        desk.session.publish(Track(name), token, GroupOrder.ASCENDING, answers.append)
+    desk.session.publish_namespace(NAME.namespace, token, answers.append)
+    closed.world.run(0.2)
+    assert answers[0] is None
+    assert [code(error) for error in answers[1:]] == [RequestCode.UNAUTHORIZED] * 3
+    assert set(closed.world.relay.tracks) == {NAME}
+
+
+def test_only_what_may_be_known_is_told(closed: Closed) -> None:
+    closed.published()
+    prefix = Scope((int(Right.SUBSCRIBE_NAMESPACE),), (Match(b"kvcs-1"), Match(OURS)))
+    exact = Scope((int(Right.SUBSCRIBE_NAMESPACE),), (Match(b"kvcs-1"), Match(OURS)), longer=False)
+    told: list[list[Any]] = []
+    for scope in (prefix, exact):
+        listener = Listener()
+        closed.world.desk().session.subscribe_namespace(
+            NAME.namespace[:2], closed.token(scope), listener
+        )
+        closed.world.run(0.2)
+        told.append(listener.names)
+    assert told == [[NAME.namespace], []]
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_what_was_granted_for_a_time_ends_with_it(closed: Closed, renewed: bool) -> None:
+    track, _ = closed.published(expires=10_000.0)
+    desk = closed.world.desk()
+    request, live = desk.subscribe(NAME, closed.reads(expires=20.0))
+    desk.session.subscribe_namespace(NAME.namespace[:2], closed.reads(expires=20.0), Listener())
+    closed.world.run(0.3)
+    layer(track, 1)
+    closed.world.run(15.0)
+    if renewed:
+        request.update(closed.reads(expires=600.0))
+    closed.world.run(6.0 + SKEW)
+    layer(track, 2)
+    closed.world.run(1.0)
+    if renewed:
+        assert live.end is None
+        assert normal(live) == ALL[4:12]
+    else:
+        assert live.end is not None
+        assert live.end[0] == DoneCode.UNAUTHORIZED
+        assert normal(live) == ALL[4:8]
+    assert closed.world.relay.context.counts["grants_ended"] == 1 + (not renewed)
+
+
+def test_a_fetch_ends_with_its_grant(closed: Closed) -> None:
+    track, _ = closed.published(expires=10_000.0)
+    track.objects = lambda *_: iter((None,))  # type: ignore[method-assign,assignment]
+    asked = shown(closed.reads(expires=5.0), location_filter=GROUP, fill_timeout=600_000)
+    _, receiver = closed.world.desk().fetch(NAME, asked)
+    closed.world.run(6.0 + SKEW)
+    assert closed.world.relay.context.counts["grants_ended"] in (0, 1)
+    ends = [stream.ended for stream in receiver.fetches]
+    assert ends in ([], [StreamCode.EXPIRED_AUTH_TOKEN], ["fin"])
+
+
+def test_an_announcement_ends_with_its_grant(closed: Closed) -> None:
+    closed.published(expires=20.0)
+    assert len(closed.world.relay.directory) == 1
+    closed.world.run(21.0 + SKEW)
+    assert len(closed.world.relay.directory) == 0
+    _, receiver = closed.world.desk().subscribe(NAME, closed.reads())
+    closed.world.run(0.3)
+    assert code(receiver.error) == RequestCode.DOES_NOT_EXIST
+
+
+def test_an_issuer_that_is_trusted_no_longer(closed: Closed, tmp_path: Path) -> None:
+    track, _ = closed.published()
+    _, live = closed.world.desk().subscribe(NAME, closed.reads())
+    closed.world.run(0.3)
+    (tmp_path / "issuer.pem").unlink()
+    create_issuer_keys(tmp_path / "other.key", tmp_path / "other.pem")
+    closed.world.run(60.0)
+    closed.gate.refresh()
+    for handler in tuple(closed.world.handlers):
+        handler.admission.review()
+    closed.world.run(0.3)
+    layer(track, 1)
+    closed.world.run(0.3)
+    assert live.end is not None
+    assert live.end[0] == DoneCode.UNAUTHORIZED
+    assert normal(live) == []
+    assert len(closed.world.relay.directory) == 0
