@@ -146,7 +146,16 @@ class MetricsServer:
         async def ask() -> dict[str, int]:
             return snapshot(self._service, self._judged)
 
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(LOOP_TIMEOUT)
+        question = ask()
+        try:
+            asked = asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:  # the loop is closed
+            question.close()
+            raise
+        try:
+            return asked.result(LOOP_TIMEOUT)
+        finally:
+            asked.cancel()  # or questions would queue up while the loop hangs
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

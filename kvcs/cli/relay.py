@@ -20,7 +20,7 @@ from kvcs.cli.options import gathered, versioned
 from kvcs.cli.output import choose_output
 from kvcs.cli.relayfile import RelayFile, UpstreamEntry
 from kvcs.cli.values import ADDRESS, FILE, URL, Address, Parsed
-from kvcs.errors import InvalidInput, OutputFailed
+from kvcs.errors import OutputFailed
 from kvcs.gatekeeper import Gatekeeper
 from moqt.monitor import Monitor
 from moqt.relay.service import RelayService, ServiceConfig
@@ -28,10 +28,9 @@ from moqt.relay.spill import Spill
 from moqt.relay.upstreams import Upstream
 from moqt.trace import Trace
 from transport.config import ClientTls, ServerTls
-from transport.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
     from kvcs.cli.output import Output
@@ -199,33 +198,31 @@ async def serve(options: RelayOptions, file: RelayFile, output: Output) -> None:
     with _watched(options) as monitor, _spill(file) as spill:
         service = RelayService(_config(file, gatekeeper), monitor=monitor, spill=spill)
         if options.check:
-            _check(file)
+            _check(service.config)
             output.say("checked", "the configuration is right", config=str(options.config or ""))
             return
         async with AsyncExitStack() as stack:
+            if options.json:
+                stack.callback(lambda: output.say("stats", "", **monitor.to_json()))
             port = await _start(service, file, output)
             stack.push_async_callback(service.close)
             if file.metrics is not None:
                 stack.enter_context(_metrics(service, gatekeeper, file.metrics, output))
-            stack.enter_context(_reviewing(service, gatekeeper))
+            stack.enter_context(_running(_review(service, gatekeeper)))
+            stack.enter_context(_running(_watchdog()))
             _notify("READY=1", f"STATUS=listening on port {port}")
             try:
                 await _for_ever(service, options)
             finally:
                 _notify("STOPPING=1")
                 await _leave(service, file, output)
-        if options.json:
-            output.say("stats", "", **monitor.to_json())
 
 
 async def _start(service: RelayService, file: RelayFile, output: Output) -> int:
     place = file.listen
     if place is None:
         raise click.UsageError("where to listen? Give --listen HOST:PORT")
-    try:
-        await service.start()
-    except (OSError, TransportError) as error:
-        raise OutputFailed(f"cannot listen on {place.host}:{place.port}: {error}") from error
+    await service.start()
     output.say(
         "listening",
         f"listening on {place.told(service.port)}",
@@ -294,11 +291,13 @@ def _gatekeeper(file: RelayFile) -> Gatekeeper:
     return Gatekeeper(issuers=Issuers(file.issuers), audiences=file.audience, wall=time.time)
 
 
-def _check(file: RelayFile) -> None:
-    """What is read only when it is needed must be readable too."""
-    for path in (file.cert, file.key, *(one.ca for one in file.upstreams)):
-        if path is not None and not path.is_file():
-            raise InvalidInput(f"file {path} does not exist: name a PEM file")
+def _check(config: ServiceConfig) -> None:
+    """What is read only when it is needed is read now; raises TransportError, ConnectFailed."""
+    from transport.handshake import client_configuration, server_configuration
+
+    server_configuration(config.tls, config.quic)
+    for upstream in config.upstreams:
+        client_configuration(upstream.url, upstream.tls, config.quic)
 
 
 @contextmanager
@@ -352,24 +351,35 @@ def _metrics(
 
 
 @contextmanager
-def _reviewing(service: RelayService, gatekeeper: Gatekeeper) -> Iterator[None]:
-    """Whatever stands is judged again when the keys of issuers have changed."""
-
-    async def watch() -> None:
-        known = gatekeeper.generation
-        while True:
-            await asyncio.sleep(REVIEW)
-            gatekeeper.refresh()
-            if gatekeeper.generation != known:
-                known = gatekeeper.generation
-                _log.info("keys of issuers have changed: everything is judged again")
-                service.review()
-
-    task = asyncio.ensure_future(watch())
+def _running(work: Coroutine[None, None, None]) -> Iterator[None]:
+    """Beside the rest."""
+    task = asyncio.ensure_future(work)
     try:
         yield
     finally:
         task.cancel()
+
+
+async def _review(service: RelayService, gatekeeper: Gatekeeper) -> None:
+    """Whatever stands is judged again when the keys of issuers have changed."""
+    known = gatekeeper.generation
+    while True:
+        await asyncio.sleep(REVIEW)
+        gatekeeper.refresh()
+        if gatekeeper.generation != known:
+            known = gatekeeper.generation
+            _log.info("keys of issuers have changed: everything is judged again")
+            service.review()
+
+
+async def _watchdog() -> None:
+    """Tell systemd now and then that the event loop turns, if it wants to know (WatchdogSec=)."""
+    every = os.environ.get("WATCHDOG_USEC", "")
+    if not every.isdecimal():
+        return
+    while True:
+        _notify("WATCHDOG=1")
+        await asyncio.sleep(int(every) / 2e6)
 
 
 def _notify(*lines: str) -> None:

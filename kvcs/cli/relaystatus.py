@@ -14,6 +14,8 @@ from rich.text import Text
 from kvcs.relay_metrics import snapshot
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from moqt.relay.service import RelayService
     from moqt.relay.track import RelayTrack
 
@@ -24,10 +26,10 @@ TRACKS: Final = 15
 _MIB: Final = 1 << 20
 
 
-async def show(service: RelayService) -> None:
+async def show(service: RelayService, console: Console | None = None) -> None:
     """Until it is cancelled."""
     before = snapshot(service)
-    with Live(auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False) as live:
         while True:
             await asyncio.sleep(EVERY)
             now = snapshot(service)
