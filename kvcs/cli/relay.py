@@ -22,6 +22,7 @@ from kvcs.cli.relayfile import RelayFile, UpstreamEntry
 from kvcs.cli.values import ADDRESS, FILE, URL, Address, Parsed
 from kvcs.errors import OutputFailed
 from kvcs.gatekeeper import Gatekeeper
+from moqt.endpoint import quic_options
 from moqt.monitor import Monitor
 from moqt.relay.service import RelayService, ServiceConfig
 from moqt.relay.spill import Spill
@@ -295,9 +296,10 @@ def _check(config: ServiceConfig) -> None:
     """What is read only when it is needed is read now; raises TransportError, ConnectFailed."""
     from transport.handshake import client_configuration, server_configuration
 
-    server_configuration(config.tls, config.quic)
+    quic = quic_options(config.quic)
+    server_configuration(config.tls, quic)
     for upstream in config.upstreams:
-        client_configuration(upstream.url, upstream.tls, config.quic)
+        client_configuration(upstream.url, upstream.tls, quic)
 
 
 @contextmanager
