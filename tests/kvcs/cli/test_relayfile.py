@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from kvcs.cli.values import Address
 from kvcs.errors import InvalidInput
 from moqt.relay.admission import AdmissionLimits
 from moqt.relay.config import RelayConfig
+from tests.architecture.sources import ROOT
 from transport.url import MoqtUrl
 
 EVERYTHING = """
@@ -249,3 +252,39 @@ def test_prefixes() -> None:
     assert parse_prefix("") == ()
     assert parse_prefix("kvcs-1") == (b"kvcs-1",)
     assert parse_prefix("a/hex:6d1c/ä") == (b"a", b"\x6d\x1c", "ä".encode())
+
+
+# -------------------------------------------------------------------------------------- its page
+
+
+def members(table: str) -> dict[str, str]:
+    """The rows of a table of docs/relay.md: member and default."""
+    page = (ROOT / "docs" / "relay.md").read_text("utf-8")
+    section = page[page.index("## Configuration") : page.index("## Closed to strangers")]
+    head, *rest = re.split(r"^### `(.*)`$", section, flags=re.M)
+    parts = {"": head, **dict(zip(rest[::2], rest[1::2], strict=True))}
+    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", parts[table], re.M)
+    return {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def test_the_page_names_every_member() -> None:
+    written = tomllib.loads(EVERYTHING)
+    told = {table: set(members(table)) for table in ("", "[cache]", "[auth]", "[[upstream]]")}
+    assert told[""] == {name for name, value in written.items() if isinstance(value, str | int)}
+    assert told["[cache]"] == set(written["cache"])
+    assert told["[auth]"] == {*written["auth"], "open"}
+    assert told["[[upstream]]"] == set(written["upstream"][0])
+
+
+def test_the_page_has_every_limit_with_its_default() -> None:
+    found = (*dataclasses.fields(RelayConfig), *dataclasses.fields(AdmissionLimits))
+    defaults = {one.name: float(one.default) for one in found if one.name != "cache"}
+    assert {name: float(value) for name, value in members("[limits]").items()} == defaults
+
+
+def test_the_defaults_on_the_page() -> None:
+    file = RelayFile()
+    assert float(members("")["drain"]) == file.drain
+    sizes = members("[cache]")
+    assert parse_size(sizes["memory"].strip('`"')) == file.memory
+    assert parse_size(sizes["disk"].strip('`"')) == file.spill
