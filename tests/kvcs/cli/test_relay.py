@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 from io import StringIO
@@ -20,6 +21,7 @@ from kvcs.cli.children import Child
 from kvcs.issuers import create_issuer_keys
 from kvcs.relay_metrics import snapshot
 from moqt.relay.service import RelayService, ServiceConfig
+from tests.architecture.sources import ROOT
 from tests.kvcs.cli.stage import Stage
 from tests.kvcs.endpoints import Cache, World, check
 from transport.certificates import CertificatePaths, write_test_certificates
@@ -131,6 +133,14 @@ ca = "{certificates.ca}"
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"event": "checked", "config": str(config)}
     assert call("--config", config, "--check").stdout == "the configuration is right\n"
+
+
+def test_the_page_has_its_events() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    told = set(re.findall(r"^\| `(\w+)` \| (?:all|kvcs-relay) \|", page, re.M))
+    source = Path(relay.__file__).read_text("utf-8")
+    said = set(re.findall(r"\.say\(\s*\"(\w+)\"", source))
+    assert said | {"error", "interrupted"} == told
 
 
 def test_options_go_before_the_file(tmp_path: Path) -> None:
