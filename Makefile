@@ -11,7 +11,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt fmt-check lint types imports test exactly-once fuzz soak mutate cover bench conformance all clean
+.PHONY: help setup demo fmt fmt-check lint types imports test exactly-once fuzz soak interop test-relay mutate cover bench conformance all clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb what; do \
@@ -50,6 +50,13 @@ fuzz: $(DEV_STAMP) ## fuzzing guided by coverage; make fuzz SECONDS=3600
 
 soak: $(DEV_STAMP) ## thousands of sessions and streams over real sockets: does memory stay flat?
 	$(PY) -m tests.soak.run $(ARGS)
+
+interop: $(DEV_STAMP) ## other implementations, named by KVCS_PEER_AIOMOQT and KVCS_PEER_CAPRID
+	$(PY) -m interop.run $(ARGS)
+
+test-relay: $(DEV_STAMP) ## the relay's tests alone; its seeds with make test-relay RELAY_SEEDS=1000
+	RELAY_SEEDS=$(or $(RELAY_SEEDS),300) $(BIN)/pytest -n auto tests/moqt/relay tests/kvcs/test_through_relays.py \
+		tests/kvcs/test_relay_authorized.py tests/kvcs/test_relay_faults.py tests/kvcs/test_relay_metrics.py $(ARGS)
 
 mutate: $(DEV_STAMP) ## break a sample of rules in a copy of the tree: does a test notice?
 	$(PY) -m tests.conformance.mutate $(ARGS)

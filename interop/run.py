@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from interop import isolation, kvcs_relay, our_client, our_server, through_relay
+from interop import isolation, kvcs_relay, our_client, our_relay, our_server, through_relay
 from interop.cases import Outcome, Stage, judge
 from interop.peers import HOMES
 from transport.certificates import write_test_certificates
@@ -28,6 +28,7 @@ BOOKS = (
     our_client.book,
     our_server.tap,
     our_server.dialling,
+    our_relay.book,
     through_relay.book,
     kvcs_relay.book,
     our_server.caprid,
