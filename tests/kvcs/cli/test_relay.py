@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import signal
@@ -18,7 +19,8 @@ from rich.console import Console
 
 from kvcs.cli import relay, relaystatus
 from kvcs.cli.children import Child
-from kvcs.issuers import create_issuer_keys
+from kvcs.gatekeeper import Gatekeeper
+from kvcs.issuers import LOOK_EVERY, Issuers, create_issuer_keys
 from kvcs.relay_metrics import snapshot
 from moqt.relay.service import RelayService, ServiceConfig
 from tests.architecture.sources import ROOT
@@ -360,6 +362,34 @@ async def test_the_token_for_upstream_is_read_again(world: World, tmp_path: Path
     assert shown(Session()) == ((1, b"one"),)
     write_token(tmp_path / "t", b"another")
     assert shown(Session()) == ((1, b"another"),)
+
+
+class Reviewed:
+    """A relay that is asked to judge everything again."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    def review(self) -> None:
+        self.asked.set()
+
+
+async def test_everything_is_judged_again_when_an_issuer_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "REVIEW", 0.001)
+    for name in ("a", "b"):
+        create_issuer_keys(tmp_path / f"{name}.key", tmp_path / f"{name}.pem")
+    times = itertools.count(0.0, LOOK_EVERY)  # at every question it is time for a look
+    gatekeeper = Gatekeeper(
+        issuers=Issuers([tmp_path]), audiences=["here"], wall=lambda: next(times)
+    )
+    gatekeeper.refresh()
+    reviewed = Reviewed()
+    with relay._running(relay._review(reviewed, gatekeeper)):
+        (tmp_path / "b.pem").unlink()
+        await reviewed.asked.wait()
+    assert len(gatekeeper._issuers.keys) == 1
 
 
 # ------------------------------------------------------------------------------------- status view
