@@ -1,14 +1,22 @@
-"""Times the codec's hot paths on one core: ``python -m benchmarks.codec [seconds per case]``."""
+"""Times the codec's hot paths on one core: ``python -m benchmarks.codec [seconds per case]``.
+
+``--peer-python PATH`` times the same work in turn there, with aiomoqt's codec.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
-import sys
+import statistics
+import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from moqt.codec import messages as m
 from moqt.codec import varint
+from moqt.codec.control import MessageSplitter
 from moqt.codec.data import (
     FetchEncoder,
     FetchReader,
@@ -16,7 +24,9 @@ from moqt.codec.data import (
     SubgroupHeader,
     SubgroupReader,
 )
-from moqt.model import GroupOrder, ObjectHead
+from moqt.codec.params import Parameters
+from moqt.codec.profile import LATEST
+from moqt.model import FullTrackName, GroupOrder, ObjectHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +37,13 @@ if TYPE_CHECKING:
 OBJECTS: Final = 64
 OBJECT: Final = 32 << 10
 HEADER: Final = SubgroupHeader(track_alias=7, group=12, subgroup=0, priority=128)
+SMALL: Final = 100
+SMALL_HEADS: Final = tuple(ObjectHead(12, 0, number, 128, SMALL) for number in range(OBJECTS))
+SUBSCRIBE: Final = m.Subscribe(
+    4,
+    FullTrackName((b"kvcs-1", bytes(16), bytes(32), bytes(32), bytes(16)), b"k.raw.s0"),
+    Parameters(subscriber_priority=100, forward=True),
+)
 HEADS: Final = tuple(ObjectHead(12, 0, number, 128, OBJECT) for number in range(OBJECTS))
 
 
@@ -137,9 +154,77 @@ def write_fetch() -> int:
     return OBJECTS
 
 
+def write_objects() -> int:
+    """Whole objects of 100 octets, each joined into one piece, as the other codec does."""
+    encoder, payload = SubgroupEncoder(HEADER), bytes(SMALL)
+    for head in SMALL_HEADS:
+        b"".join((encoder.head(head), payload))
+    return OBJECTS
+
+
+def read_objects() -> Callable[[], int]:
+    """A stream of them in one chunk."""
+    encoder = SubgroupEncoder(HEADER)
+    stream = b"".join(encoder.head(head) + bytes(SMALL) for head in SMALL_HEADS)
+
+    def work() -> int:
+        SubgroupReader(HEADER, 128, Discard()).feed(stream, True)
+        return OBJECTS
+
+    return work
+
+
+def write_subscribe() -> int:
+    """A SUBSCRIBE with two parameters."""
+    for _ in range(100):
+        m.encode_message(SUBSCRIBE)
+    return 100
+
+
+def read_subscribe() -> Callable[[], int]:
+    """The same, from octets."""
+    octets = m.encode_message(SUBSCRIBE)
+
+    def work() -> int:
+        for _ in range(100):
+            for kind, body in MessageSplitter(LATEST).feed(octets):
+                m.decode_message(LATEST, kind, body, None)
+        return 100
+
+    return work
+
+
+def compare(python: str, seconds: float) -> None:
+    """The cases that both have, five times in turn; medians and ratios."""
+    ours: dict[str, Callable[[], int]] = {
+        "write whole objects of 100 octets": write_objects,
+        "read whole objects of 100 octets": read_objects(),
+        "write SUBSCRIBE": write_subscribe,
+        "read SUBSCRIBE": read_subscribe(),
+    }
+    rounds: list[tuple[dict[str, float], dict[str, float]]] = []
+    script = str(Path(__file__).with_name("codec_peer.py"))
+    for _ in range(5):
+        mine = {name: rate(work, seconds) for name, work in ours.items()}
+        done = subprocess.run(  # noqa: S603 - a command that the user named
+            [python, script, str(seconds)], capture_output=True, text=True, check=True
+        )
+        rounds.append((mine, json.loads(done.stdout)))
+    for name in ours:
+        mine, theirs = (statistics.median(one[at][name] for one in rounds) for at in (0, 1))
+        print(f"{name:40} {mine:12,.0f}/s {theirs:12,.0f}/s {mine / theirs:6.2f}x")  # noqa: T201
+
+
 def main() -> None:
-    """Print one line per case, then the same as JSON."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 0.5
+    """Print one line per case, then the same as JSON; or compare with another codec."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seconds", type=float, nargs="?", default=0.5)
+    parser.add_argument("--peer-python", help="a Python that has aiomoqt: compare with its codec")
+    given = parser.parse_args()
+    seconds = given.seconds
+    if given.peer_python:
+        compare(given.peer_python, seconds)
+        return
     cases = {
         "varint decode, 1 octet": decode_varints(37),
         "varint decode, 2 octets": decode_varints(15_293),
