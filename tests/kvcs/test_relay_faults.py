@@ -37,7 +37,10 @@ class Relay:
 
     def __init__(self, stage: Stage, *words: object) -> None:
         self._stage = stage
-        self._words = ("--open", *words)
+        config = stage.folder / "relay.toml"
+        if not config.exists():
+            config.write_text("drain = 0.1\n")
+        self._words = ("--open", "--config", config, *words)
         self.child: Child
         self.port = 0
 
@@ -104,7 +107,7 @@ async def test_a_relay_killed_in_the_middle_while_there_is_another(stage: Stage)
     upstream = ("--upstream", origin.url, "--upstream-ca", stage.certificates.ca)
     first, second = await Relay(stage, *upstream).start(), await Relay(stage, *upstream).start()
     made, uri = await publisher(stage, "--relay", origin.url, "--hold", "--pace", 0.15)
-    consumer = await stage.consumer("out", first.at(uri), second.at(uri))
+    consumer = await stage.consumer("out", first.at(uri), second.at(uri), "--timeout", 3)
     await consumer.until("retrieving")
     made.say("go")
     await consumer.until("layer", 2)
@@ -152,10 +155,10 @@ async def test_the_publisher_killed_after_a_layer(stage: Stage, layer: int) -> N
 
 
 async def test_a_cache_of_1_mib_and_10_mib_published(stage: Stage) -> None:
-    stage.cache = write_cache(stage.folder / "big.safetensors", LAYERS, tokens=8 * 1280)
+    stage.cache = write_cache(stage.folder / "big.safetensors", LAYERS, tokens=256 * 40)
     assert stage.cache.stat().st_size > 10 << 20
     relay = await Relay(stage, "--cache", "1MiB", "--metrics", "127.0.0.1:0").start()
-    made, uri = await publisher(stage, "--relay", relay.url)
+    made, uri = await publisher(stage, "--relay", relay.url, "--block-tokens", 256)
     await made.until("finished")
     early = await stage.consumer("early", relay.at(uri))
     await assert_once(stage, early)
@@ -166,14 +169,39 @@ async def test_a_cache_of_1_mib_and_10_mib_published(stage: Stage) -> None:
     assert numbers["cache_evictions"] > 0
 
 
+async def test_10_mib_on_disk_when_the_publisher_is_gone(stage: Stage) -> None:
+    """Memory holds a tenth of it; the rest is in the spill directory, which is left empty."""
+    stage.cache = write_cache(stage.folder / "big.safetensors", LAYERS, tokens=256 * 40)
+    spill = stage.folder / "spill"
+    spill.mkdir()
+    relay = await Relay(
+        stage, "--cache", "1MiB", "--spill", spill, "--metrics", "127.0.0.1:0", "--loop", "uvloop"
+    ).start()
+    made, uri = await publisher(stage, "--relay", relay.url, "--block-tokens", 256)
+    await made.until("finished")
+    early = await stage.consumer("early", relay.at(uri))
+    await assert_once(stage, early)
+    made.signal(signal.SIGKILL)
+    await made.wait()
+    late = await stage.consumer("late", relay.at(uri))
+    await assert_once(stage, late)
+    numbers = await relay.numbers()
+    assert numbers["cache_octets"] <= 1 << 20
+    assert numbers["spill_octets"] > 8 << 20
+    assert numbers["spill_failures"] == 0
+    relay.child.signal(signal.SIGTERM)
+    await relay.child.finish()
+    assert [path for path in spill.iterdir() if path.suffix == ".spill"] == []
+
+
 async def test_a_consumer_that_stands_still_and_one_that_does_not(stage: Stage) -> None:
     """The relay ends what the first does not take; once it goes on it fetches what it lacks."""
     stage.cache = write_cache(stage.folder / "big.safetensors", LAYERS, tokens=256 * 160)
     assert stage.cache.stat().st_size > 40 << 20
     blocks = ("--block-tokens", 256)
     config = stage.folder / "relay.toml"
-    config.write_text('[cache]\nmemory = "1MiB"\n[limits]\nbacklog = "8MiB"\n')
-    relay = await Relay(stage, "--config", config, "--metrics", "127.0.0.1:0").start()
+    config.write_text('drain = 0.1\n[cache]\nmemory = "1MiB"\n[limits]\nbacklog = "8MiB"\n')
+    relay = await Relay(stage, "--metrics", "127.0.0.1:0").start()
     made, uri = await publisher(stage, "--relay", relay.url, "--hold", "--pace", 0.1, *blocks)
     slow = await stage.consumer("slow", relay.at(uri), "--timeout", 30)
     fast = await stage.consumer("fast", relay.at(uri))
