@@ -19,14 +19,18 @@ from rich.console import Console
 
 from kvcs.cli import relay, relaystatus
 from kvcs.cli.children import Child
+from kvcs.cli.relayfile import UpstreamEntry
 from kvcs.gatekeeper import Gatekeeper
 from kvcs.issuers import LOOK_EVERY, Issuers, create_issuer_keys
 from kvcs.relay_metrics import snapshot
+from kvcs.tokenfile import write_token
+from kvcs.tokens import TOKEN_TYPE
 from moqt.relay.service import RelayService, ServiceConfig
 from tests.architecture.sources import ROOT
 from tests.kvcs.cli.stage import Stage
 from tests.kvcs.endpoints import Cache, World, check
 from transport.certificates import CertificatePaths, write_test_certificates
+from transport.url import MoqtUrl
 
 pytestmark = pytest.mark.e2e
 
@@ -348,20 +352,13 @@ async def test_closed_to_strangers_in_a_chain(stage: Stage) -> None:
     await edge.finish()
 
 
-async def test_the_token_for_upstream_is_read_again(world: World, tmp_path: Path) -> None:
-    from kvcs.tokenfile import write_token
-
-    class Session:
-        """Only says how a token goes out."""
-
-        def token(self, value: bytes, type: int) -> tuple[int, bytes]:
-            return type, value
-
+def test_the_token_for_upstream_is_read_again(tmp_path: Path) -> None:
     write_token(tmp_path / "t", b"one")
-    shown = relay._shown(tmp_path / "t")
-    assert shown(Session()) == ((1, b"one"),)
+    entry = UpstreamEntry(url=MoqtUrl.parse("moqt://a/"), token_file=tmp_path / "t")
+    shown = relay._upstream(entry).credentials
+    assert [(one.type, one.value) for one in shown()] == [(TOKEN_TYPE, b"one")]
     write_token(tmp_path / "t", b"another")
-    assert shown(Session()) == ((1, b"another"),)
+    assert [one.value for one in shown()] == [b"another"]
 
 
 class Reviewed:
