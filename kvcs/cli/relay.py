@@ -22,6 +22,7 @@ from kvcs.cli.relayfile import RelayFile, UpstreamEntry
 from kvcs.cli.values import ADDRESS, FILE, URL, Address, Parsed
 from kvcs.errors import OutputFailed
 from kvcs.gatekeeper import Gatekeeper
+from kvcs.tokenfile import TokenFile
 from moqt.endpoint import quic_options
 from moqt.monitor import Monitor
 from moqt.relay.service import RelayService, ServiceConfig
@@ -31,12 +32,10 @@ from moqt.trace import Trace
 from transport.config import ClientTls, ServerTls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
     from kvcs.cli.output import Output
-    from moqt.codec.fields import Token
-    from moqt.driver import Connection
     from transport.url import MoqtUrl
 
 _log = logging.getLogger(__name__)
@@ -53,8 +52,7 @@ Examples
     kvcs-keygen certificate tls
     kvcs-relay --listen 127.0.0.1:4443 --cert tls/server.pem --key tls/server.key --open
     kvcs-pub cache.safetensors --scope-key scope.key --relay moqt://127.0.0.1:4443/ --ca tls/ca.pem
-    kvcs-sub --scope-key scope.key --tokens @prompt --model m --from moqt://127.0.0.1:4443/ \\
-      --ca tls/ca.pem
+    kvcs-sub moqt://127.0.0.1:4443/ --scope-key scope.key --like cache.safetensors --ca tls/ca.pem
 \b
   For those who show a token of an issuer, with 32 GiB of cache, numbers for Prometheus, and a
   relay upstream that is asked for what nobody has announced here:
@@ -272,16 +270,8 @@ def _upstream(entry: UpstreamEntry) -> Upstream:
         url=entry.url,
         prefixes=entry.prefixes,
         tls=ClientTls(ca_file=entry.ca, server_name=entry.server_name),
-        tokens=None if entry.token_file is None else _shown(entry.token_file),
+        credentials=None if entry.token_file is None else TokenFile(entry.token_file),
     )
-
-
-def _shown(path: Path) -> Callable[[Connection], tuple[Token, ...]]:
-    """The token in a file, as it may go out on a session now; raises InvalidInput."""
-    from kvcs.tokenfile import TokenFile
-
-    file = TokenFile(path)
-    return lambda connection: tuple(connection.token(one.value, one.type) for one in file())
 
 
 def _gatekeeper(file: RelayFile) -> Gatekeeper:

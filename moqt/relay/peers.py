@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from moqt.codec.params import NO_PARAMETERS
@@ -10,7 +9,6 @@ from moqt.codec.params import NO_PARAMETERS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.codec.fields import Token
     from moqt.codec.messages import RequestOk
     from moqt.codec.params import Parameters
     from moqt.errors import MoqtError
@@ -33,14 +31,12 @@ class Holder(Protocol):
 
 
 class Peer:
-    """Requests go out with what this relay shows for itself on that session."""
+    """One session; what the relay shows for itself on it is a setting of the session."""
 
     def __init__(self, holder: Holder, identity: str = "") -> None:
         self._holder = holder
         #: Who it is, for limits and logs; never a secret.
         self.identity = identity
-        #: Our tokens for it, in the form in which they may go out now.
-        self.tokens: Callable[[], tuple[Token, ...]] | None = None
 
     @property
     def session(self) -> Session:
@@ -56,33 +52,28 @@ class Peer:
         self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
     ) -> OutgoingSubscribe:
         """SUBSCRIBE."""
-        return self.session.subscribe(name, self._shown(parameters), receiver)
+        return self.session.subscribe(name, parameters, receiver)
 
     def fetch(
         self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver
     ) -> OutgoingFetch:
         """FETCH."""
-        return self.session.fetch(name, self._shown(parameters), receiver)
+        return self.session.fetch(name, parameters, receiver)
 
     def track_status(
         self, name: FullTrackName, answer: Callable[[RequestOk | MoqtError], None]
     ) -> None:
         """TRACK_STATUS."""
-        self.session.track_status(name, self._shown(NO_PARAMETERS), answer)
+        self.session.track_status(name, NO_PARAMETERS, answer)
 
     def subscribe_namespace(
         self, prefix: TrackNamespace, listener: NamespaceListener
     ) -> OutgoingSubscribeNamespace:
         """SUBSCRIBE_NAMESPACE."""
-        return self.session.subscribe_namespace(prefix, self._shown(NO_PARAMETERS), listener)
+        return self.session.subscribe_namespace(prefix, NO_PARAMETERS, listener)
 
     def subscribe_tracks(
         self, prefix: TrackNamespace, parameters: Parameters, listener: TracksListener
     ) -> OutgoingSubscribeTracks:
         """SUBSCRIBE_TRACKS."""
-        return self.session.subscribe_tracks(prefix, self._shown(parameters), listener)
-
-    def _shown(self, parameters: Parameters) -> Parameters:
-        if self.tokens is None:
-            return parameters
-        return replace(parameters, authorization_tokens=self.tokens())
+        return self.session.subscribe_tracks(prefix, parameters, listener)

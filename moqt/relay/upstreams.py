@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from moqt.endpoint import connect
 from moqt.errors import MoqtError
 from moqt.relay.peers import Peer
+from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
 from transport.config import ClientTls
 from transport.errors import InvalidUrl, TransportError
 from transport.url import MoqtUrl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from moqt.codec.fields import Token
     from moqt.driver import Connection
@@ -42,8 +43,8 @@ class Upstream:
     url: MoqtUrl
     prefixes: tuple[TrackNamespace, ...] = ((),)
     tls: ClientTls = field(default_factory=ClientTls)
-    #: What we show there, in the form in which it may go out on that session now.
-    tokens: Callable[[Connection], tuple[Token, ...]] | None = None
+    #: What we show there with every request, asked anew each time.
+    credentials: Callable[[], Iterable[Token]] | None = None
 
 
 class Uplinks:
@@ -103,15 +104,16 @@ class Uplinks:
         leaving: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def handler(connection: Connection) -> RequestHandler:
-            peer = Peer(connection, f"upstream {upstream.url}")
-            tokens = upstream.tokens
-            if tokens is not None:
-                peer.tokens = lambda: tokens(connection)
-            made.append(peer)
+            made.append(Peer(connection, f"upstream {upstream.url}"))
             return Unserved()  # an upstream has nothing to ask of us
 
         connection = await connect(
-            url, handler=handler, tls=upstream.tls, quic=self._quic, monitor=self._monitor
+            url,
+            handler=handler,
+            tls=upstream.tls,
+            config=SessionConfig(request_tokens=upstream.credentials),
+            quic=self._quic,
+            monitor=self._monitor,
         )
 
         def goaway(uri: str, _: int) -> None:

@@ -26,6 +26,7 @@ from moqt.session.checks import (
 from moqt.session.context import Context
 from moqt.session.control import OwnControl, PeerControl
 from moqt.session.intake import Intake
+from moqt.session.renewal import Renewal
 from moqt.session.requester import Requester
 from moqt.session.requests import RequestStream
 from moqt.session.state import Phase, Request
@@ -251,6 +252,8 @@ class Session(Requester):
             return
         context.established = True
         self._phase = Phase.ESTABLISHED
+        if context.config.request_tokens is not None:
+            Renewal(context)
         context.release_held()
 
     def _goaway(self, message: m.Goaway) -> None:
