@@ -49,6 +49,7 @@ class Roamer:
         self._dial = dial
         self._kept: set[RoamingSubscription | RoamingAnnouncement] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._left: set[Connection] = set()
         #: Told why a move did not succeed; what was to move stays where it is.
         self.on_stuck: Callable[[Exception], None] | None = None
         connection.when_goaway(self._goaway)
@@ -76,7 +77,8 @@ class Roamer:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.connection.close()
+        for connection in (*self._left, self.connection):
+            await connection.close()
 
     # -- for what it carries ---------------------------------------------------------------------
 
@@ -117,8 +119,12 @@ class Roamer:
         self.connection = new
         new.when_goaway(self._goaway)
         await asyncio.gather(*(kept.move(new) for kept in tuple(self._kept)))
-        if not any(kept.stays_on(old) for kept in self._kept):
-            await old.close(SessionCode.NO_ERROR, "moved")
+        # What got no further than a session that was itself left is brought on by a later move.
+        self._left.add(old)
+        for connection in tuple(self._left):
+            if not any(kept.stays_on(connection) for kept in self._kept):
+                self._left.discard(connection)
+                await connection.close(SessionCode.NO_ERROR, "moved")
 
     async def _move_one(self, what: RoamingSubscription, uri: str) -> None:
         new = self.connection if not uri else await self._reach(uri)
@@ -195,6 +201,8 @@ class RoamingSubscription:
         self.seen: dict[Location, None] = {}
         self.running: dict[Location, Seam] = {}
         self.wanted: set[Location] = set()
+        self._owed: set[int] = set()
+        self._moves = asyncio.Lock()
         roamer.keep(self)
         self._leg = Leg(self, roamer.connection, parameters)
 
@@ -209,12 +217,19 @@ class RoamingSubscription:
         return not self._over and self._leg.connection is connection and connection.is_open
 
     async def move(self, new: Connection) -> None:
-        """Subscribe there from what is missing here; once all of that is in, cancel here."""
+        """Subscribe there from what is missing here; once all of that is in, cancel here.
+
+        Moves wait for each other: where one begins, the one before has succeeded or is undone.
+        """
+        async with self._moves:
+            await self._move(new)
+
+    async def _move(self, new: Connection) -> None:
         old = self._leg
         if self._over:
             return
         try:
-            leg = Leg(self, new, self._continued(old))
+            leg = Leg(self, new, self._continued(old), late=True)
         except MoqtError:
             return
         self._leg = leg
@@ -282,7 +297,17 @@ class RoamingSubscription:
         self.running.pop(place, None)
         if place in self.wanted and not self._over:
             self.wanted.discard(place)
-            self._leg.fetch(place)
+            only = LocationFilter(LocationFilterType.ABSOLUTE_RANGE, place, 0, place.object)
+            self._leg.fetch(only)
+
+    def again(self, leg: Leg, wanted: LocationFilter) -> None:
+        """One session did not bring what it was asked for anew; the present one may."""
+        if leg is not self._leg and not self._over:
+            self._leg.fetch(wanted)
+
+    def owe(self, wanted: LocationFilter) -> None:
+        """The session takes no more requests: the next one's fill brings it."""
+        self._owed.add(wanted.start.group)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -297,7 +322,8 @@ class RoamingSubscription:
             return self._parameters
         start = first
         if self.seen and not old.filling:
-            earliest = min(old.open_groups(), default=max(self.seen).group)
+            unsure = [*old.open_groups(), *self._owed]
+            earliest = min(unsure, default=max(self.seen).group)
             start = max(first, Location(max(earliest - SLACK_GROUPS, 0), 0))
         place = self._parameters.location_filter
         if place is None or place.type not in (

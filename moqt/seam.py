@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moqt.codec.params import Parameters
 from moqt.errors import DoneCode, MoqtError, RequestFailed
-from moqt.model import LocationFilter, LocationFilterType
+from moqt.model import LocationFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +23,20 @@ class Leg:
     """The subscription on one session: a TrackReceiver of that session."""
 
     def __init__(
-        self, owner: RoamingSubscription, connection: Connection, parameters: Parameters
+        self,
+        owner: RoamingSubscription,
+        connection: Connection,
+        parameters: Parameters,
+        *,
+        late: bool = False,
     ) -> None:
         self._owner = owner
         self.connection = connection
         self.moving = False  # it is being left
         self.awaited = False  # it is being moved to
+        self._left = False
+        self._late = late  # another one was before
+        self._newest = -1  # group that was the newest when this one began
         self.error: MoqtError | None = None
         self.filling = parameters.fill is not None
         self._seams: set[Seam] = set()
@@ -39,25 +47,27 @@ class Leg:
     def cancel(self) -> None:
         """Leave this session; what it has begun and not ended breaks."""
         self._settle(succeeded=False)
+        self._left = True
         self.request.cancel()
 
     def open_groups(self) -> list[int]:
         """Groups of streams that have not ended."""
         return [seam.group for seam in self._seams if seam.group is not None]
 
-    def fetch(self, place: Location) -> None:
-        """One object that both legs have left out."""
-        only = LocationFilter(LocationFilterType.ABSOLUTE_RANGE, place, 0, place.object)
-        parameters = Parameters(location_filter=only)
+    def fetch(self, wanted: LocationFilter) -> None:
+        """What neither session will bring by itself."""
         try:
-            self.connection.fetch(self._owner.name, Repair(self), parameters)
+            parameters = Parameters(location_filter=wanted)
+            self.connection.fetch(self._owner.name, Repair(self, wanted), parameters)
         except MoqtError:
-            return  # the session is ending, and what it owes is lost with it
+            self._owner.owe(wanted)
 
     # -- TrackReceiver ---------------------------------------------------------------------------
 
     def accepted(self, info: TrackInfo) -> None:
         """SUBSCRIBE_OK: with nothing to fill it has caught up."""
+        if self._late and info.largest is not None:
+            self._newest = info.largest.group
         self._owner.accepted(info)
         if not info.fill:
             self.filling = False
@@ -69,7 +79,15 @@ class Leg:
 
     def open_fetch(self, request_id: int) -> ObjectSink:
         """A fill; the same."""
+        return self._seam(lambda: self._owner.receiver.open_fetch(request_id), None, fills=True)
+
+    def open_repair(self, request_id: int) -> ObjectSink:
+        """The stream of objects asked for anew."""
         return self._seam(lambda: self._owner.receiver.open_fetch(request_id), None)
+
+    def unrepaired(self, wanted: LocationFilter) -> None:
+        """It did not come."""
+        self._owner.again(self, wanted)
 
     def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
         """A datagram object, if it is new."""
@@ -96,14 +114,21 @@ class Leg:
     # -- from its streams ------------------------------------------------------------------------
 
     def stream_over(self, seam: Seam) -> None:
-        """One has ended; after the last fill it has caught up."""
+        """One has ended; after its fill it has caught up."""
         self._seams.discard(seam)
-        if seam.group is None:
+        if seam.fills:
             self.filling = False
             self._settle(succeeded=True)
 
-    def _seam(self, opener: Callable[[], ObjectSink], group: int | None) -> ObjectSink:
-        seam = Seam(self._owner, self, opener, group)
+    def reset(self, group: int) -> None:
+        """What was begun before we came ends with a reset (draft-22 §11.3.2), perhaps too soon."""
+        if group <= self._newest and not self._left:
+            self.fetch(LocationFilter.groups(group, group))
+
+    def _seam(
+        self, opener: Callable[[], ObjectSink], group: int | None, *, fills: bool = False
+    ) -> ObjectSink:
+        seam = Seam(self._owner, self, opener, group, fills=fills)
         self._seams.add(seam)
         return seam
 
@@ -121,9 +146,12 @@ class Seam:
         leg: Leg,
         opener: Callable[[], ObjectSink],
         group: int | None,
+        *,
+        fills: bool = False,
     ) -> None:
         self._owner = owner
         self._leg = leg
+        self.fills = fills
         self._opener = opener
         self._sink: ObjectSink | None = None
         self._place: Location | None = None
@@ -169,13 +197,16 @@ class Seam:
             self._sink.abort(code)
         if place is not None:
             self._owner.breaks(place)
+        if self.group is not None:
+            self._leg.reset(self.group)
 
 
 class Repair:
-    """The receiver of one object that was left out at the seam."""
+    """The receiver of objects that were left out or lost at the seam."""
 
-    def __init__(self, leg: Leg) -> None:
+    def __init__(self, leg: Leg, wanted: LocationFilter) -> None:
         self._leg = leg
+        self._wanted = wanted
 
     def accepted(self, info: TrackInfo) -> None:
         """It will come."""
@@ -186,7 +217,7 @@ class Repair:
 
     def open_fetch(self, request_id: int) -> ObjectSink:
         """Its stream."""
-        return self._leg.open_fetch(request_id)
+        return self._leg.open_repair(request_id)
 
     def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
         """A fetch has none."""
@@ -195,4 +226,5 @@ class Repair:
         """It is in."""
 
     def failed(self, error: MoqtError) -> None:
-        """It is not to be had any more."""
+        """It is not to be had any more, from here."""
+        self._leg.unrepaired(self._wanted)
