@@ -32,6 +32,7 @@ class Outcome(StrEnum):
     PASS = "pass"  # noqa: S105 - no password
     FAIL = "fail"
     PEER = "peer's fault"
+    ABSENT = "not offered by peer"
     RELAY = "needs a relay"
     MISSING = "not installed"
 
@@ -42,6 +43,10 @@ class Failed(Exception):
 
 class PeerFault(Exception):
     """What did not happen is a known fault of the peer; our side survived it."""
+
+
+class NotOffered(Exception):
+    """The peer has nothing for this message; the text is what shows it."""
 
 
 class NeedsRelay(Exception):
@@ -167,6 +172,8 @@ async def judge(case: Case, stage: Stage) -> Result:
             outcome = Outcome.PASS
     except PeerFault as fault:
         outcome, reason = Outcome.PEER, str(fault)
+    except NotOffered as absence:
+        outcome, reason = Outcome.ABSENT, str(absence)
     except NeedsRelay as fault:
         outcome, reason = Outcome.RELAY, str(fault)
     except peers.PeerMissing as missing:

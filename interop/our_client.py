@@ -279,6 +279,25 @@ async def subscribe_namespace(stage: Stage) -> None:
 
 
 @book.case(20.0)
+async def subscribe_tracks(stage: Stage) -> str:
+    """SUBSCRIBE_TRACKS: the live track is offered, accepted, and read."""
+    await live(stage)
+    async with (
+        stage.session() as connection,
+        moqt.tracks(connection, LIVE.namespace) as offers,
+    ):
+        async for offer in offers:
+            expect(offer.name == LIVE, f"offered {offer.name}")
+            async with offer.accept() as objects:
+                came = [await anext(objects) for _ in range(2 * GROUP_SIZE)]
+            break
+        for one in came:
+            start = b"%d.%d|" % (one.group, one.object)
+            expect(one.payload.startswith(start) or one.status, f"{one.location} is another")
+        return f"{len(came)} objects of {'a PUBLISH' if offer.request else 'a track skipped'}"
+
+
+@book.case(20.0)
 async def cancel_subscribe(stage: Stage) -> str:
     """Cancelled in full flow: the session goes on and nothing more is reported."""
     await live(stage)

@@ -141,18 +141,40 @@ async def open_origin(stage: Stage) -> AsyncIterator[tuple[Origin, str]]:
 # -- aiomoqt's interop client ------------------------------------------------------------------
 
 
+async def tap_of(name: str, stage: Stage, url: str) -> str:
+    """What aiomoqt's interop client says of one case against the server at ``url``."""
+    async with peers.running(
+        stage.logs / f"aiomoqt-client-{name}.log",
+        peers.executable("aiomoqt", "moq-interop-client"),
+        *("-r", url, "-t", name, "--draft", "22", "--tls-disable-verify"),
+    ) as client:
+        await client.ended()
+        return client.said()
+
+
+def passed(name: str, said: str) -> str:
+    """The message of a case that passed; Failed otherwise."""
+    message = tap_message(said)
+    expect(f"\nok 1 - {name}" in said, message)
+    return message
+
+
+def at(url: str) -> Casebook:
+    """Every case of aiomoqt's interop client against whatever answers at ``url``."""
+    book = Casebook("aiomoqt", f"its interop client at {url}")
+
+    async def play(name: str, stage: Stage) -> str:
+        return passed(name, await tap_of(name, stage, url))
+
+    for name in (*FOR_SERVERS, *FOR_RELAYS):
+        book.add(name, partial(play, name), 20.0)
+    return book
+
+
 async def play_tap(name: str, stage: Stage) -> str:
     """One case of aiomoqt's interop client, judged by its TAP."""
-    async with (
-        open_origin(stage) as (_, url),
-        peers.running(
-            stage.logs / f"aiomoqt-client-{name}.log",
-            peers.executable("aiomoqt", "moq-interop-client"),
-            *("-r", url, "-t", name, "--draft", "22", "--tls-disable-verify"),
-        ) as client,
-    ):
-        await client.ended()
-        said = client.said()
+    async with open_origin(stage) as (_, url):
+        said = await tap_of(name, stage, url)
     message = tap_message(said)
     if f"\nok 1 - {name}" in said:
         return message

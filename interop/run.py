@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from interop import isolation, kvcs_relay, our_client, our_relay, our_server, through_relay
+from interop import isolation, kvcs_relay, meeting, our_client, our_relay, our_server, through_relay
 from interop.cases import Outcome, Stage, judge
 from interop.peers import HOMES
 from transport.certificates import write_test_certificates
@@ -31,9 +31,17 @@ BOOKS = (
     our_relay.book,
     through_relay.book,
     kvcs_relay.book,
+    meeting.aiomoqt,
     our_server.caprid,
+    meeting.caprid,
+    meeting.publisher,
 )
-COLOURS = {Outcome.PASS: "green", Outcome.FAIL: "red", Outcome.PEER: "yellow"}
+COLOURS = {
+    Outcome.PASS: "green",
+    Outcome.FAIL: "red",
+    Outcome.PEER: "yellow",
+    Outcome.ABSENT: "blue",
+}
 
 
 async def play(cases: Sequence[Case], logs: Path) -> list[Result]:
@@ -81,22 +89,28 @@ def lines(results: Sequence[Result]) -> str:
 @click.command()
 @click.option("--peer", type=click.Choice(sorted(HOMES)), help="Only cases with this peer.")
 @click.option("--only", default="", metavar="TEXT", help="Only cases with TEXT in roles or name.")
+@click.option(
+    "--server",
+    metavar="URL",
+    help="Only aiomoqt's interop client, against the relay at this moqt:// URL.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON in place of a table.")
 @click.option(
     "--logs", type=click.Path(path_type=Path, file_okay=False), help="Keep the peers' output here."
 )
-def main(peer: str | None, only: str, as_json: bool, logs: Path | None) -> None:
+def main(peer: str | None, only: str, server: str | None, as_json: bool, logs: Path | None) -> None:
     """Our stack against real implementations of draft-22, on a network of its own.
 
     KVCS_PEER_AIOMOQT and KVCS_PEER_CAPRID name the bin folders the peers are installed in. Exit
     code 1 when a case failed that is not the peer's fault.
     """
-    code = isolation.enter("interop.run", sys.argv[1:])
-    if code is not None:
-        sys.exit(code)
+    if server is None:  # else nothing is started that listens, and the URL is out there
+        code = isolation.enter("interop.run", sys.argv[1:])
+        if code is not None:
+            sys.exit(code)
     cases = [
         case
-        for book in BOOKS
+        for book in (BOOKS if server is None else (our_server.at(server),))
         for case in book.cases
         if peer in (None, case.peer) and only in f"{case.roles}: {case.name}"
     ]

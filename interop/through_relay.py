@@ -8,8 +8,9 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import moqt
 from interop.cases import Casebook, PeerFault, Stage, expect
-from interop.recording import Collector, Namespaces
+from interop.recording import Answer, Collector, Namespaces
 from moqt.codec.params import Parameters
 from moqt.codec.properties import TrackProperties
 from moqt.errors import DoneCode, RequestFailed
@@ -226,6 +227,43 @@ async def two_subscribers(stage: Stage) -> str:
             check_octets(one, places(0, 2))
         expect(not heard[1].twice, f"the second has twice: {heard[1].twice}")
         return check_twice(heard[0], 0)
+
+
+@book.case(20.0)
+async def published_unasked(stage: Stage) -> str:
+    """PUBLISH of ours, accepted by the relay; whoever subscribes has it from there."""
+    catalog = Catalog()
+    track = catalog.add(Track(FullTrackName((b"ours", b"offered"), b"track")))
+    answer = Answer()
+    async with stage.session(catalog.handler) as producer, stage.session() as consumer:
+        catalog.publish(track, producer, answer=answer)
+        await answer.until(lambda: answer.ok)
+        heard = Collector()
+        consumer.subscribe(track.name, heard)
+        await heard.until(lambda: heard.info)
+        publish(track, 0, 1)
+        await heard.until(lambda: len(heard.payloads) >= 2 * OBJECTS)
+        check_octets(heard, places(0, 1))
+        expect(not heard.twice, f"twice: {heard.twice}")
+        return f"{len(heard.payloads)} objects"
+
+
+@book.case(20.0)
+async def tracks_found(stage: Stage) -> str:
+    """SUBSCRIBE_TRACKS at the relay offers a track that we announce later with PUBLISH."""
+    catalog = Catalog()
+    track = catalog.add(Track(FullTrackName((b"ours", b"found"), b"track")))
+    async with stage.session(catalog.handler) as producer, stage.session() as consumer:
+        async with moqt.tracks(consumer, track.name.namespace) as offers:
+            catalog.publish(track, producer)
+            offer = await anext(offers)
+            expect(offer.name == track.name, f"offered {offer.name}")
+            async with offer.accept() as objects:
+                publish(track, 0)
+                came = [await anext(objects) for _ in range(OBJECTS)]
+        for one in came:
+            expect(one.payload == body(one.group, one.object), f"other octets at {one.location}")
+        return f"{len(came)} objects"
 
 
 @book.case(20.0)

@@ -8,7 +8,7 @@ import pytest
 
 import moqt
 from interop import peers
-from interop.cases import Casebook, Failed, NeedsRelay, Outcome, PeerFault, judge
+from interop.cases import Casebook, Failed, NeedsRelay, NotOffered, Outcome, PeerFault, judge
 from interop.our_server import tap_message
 from interop.recording import Collector
 from moqt.errors import RequestCode, RequestFailed
@@ -67,6 +67,7 @@ def test_a_missing_peer_is_named(monkeypatch, tmp_path):
         (RequestFailed(RequestCode.TIMEOUT, ""), Outcome.FAIL),
         (TimeoutError(), Outcome.FAIL),
         (PeerFault("known"), Outcome.PEER),
+        (NotOffered("no such method"), Outcome.ABSENT),
         (NeedsRelay("none"), Outcome.RELAY),
         (peers.PeerMissing("gone"), Outcome.MISSING),
     ],
