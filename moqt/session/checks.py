@@ -60,13 +60,14 @@ def stream_code(code: int) -> int:
 # -- what the peer sends -------------------------------------------------------------------------
 
 
-def check_setup(options: SetupOptions, *, from_client: bool) -> None:
+def check_setup(options: SetupOptions, *, from_client: bool, webtransport: bool) -> None:
     """PATH and AUTHORITY are a client's, on raw QUIC (draft-22 §9.1.1, §9.1.2); SessionFault."""
-    if not from_client:
+    if webtransport or not from_client:
+        where = "over WebTransport" if webtransport else "from a server"
         if options.path is not None:
-            raise SessionFault(SessionCode.INVALID_PATH, "PATH from a server")
+            raise SessionFault(SessionCode.INVALID_PATH, f"PATH {where}")
         if options.authority is not None:
-            raise SessionFault(SessionCode.INVALID_AUTHORITY, "AUTHORITY from a server")
+            raise SessionFault(SessionCode.INVALID_AUTHORITY, f"AUTHORITY {where}")
         return
     if options.path is not None and not _PATH.fullmatch(options.path):
         raise SessionFault(SessionCode.MALFORMED_PATH, "PATH is no path of a URI")
@@ -146,12 +147,13 @@ def reserved(namespace: TrackNamespace) -> RequestRefused | None:
 # -- what we send: Misuse before anything is written ---------------------------------------------
 
 
-def check_own_goaway(uri: str, *, is_client: bool) -> None:
+def check_own_goaway(uri: str, config: SessionConfig, *, is_client: bool) -> None:
     """A client names no URI, a server one of the scheme in use (draft-22 §9.2)."""
     if is_client and uri:
         raise Misuse("a client's GOAWAY carries no URI (§9.2)")
-    if "://" in uri and not uri.startswith("moqt://"):
-        raise Misuse(f"GOAWAY to {uri!r}: name a moqt:// URI, as this session has (§9.2)")
+    scheme = "https://" if config.webtransport else "moqt://"
+    if "://" in uri and not uri.startswith(scheme):
+        raise Misuse(f"GOAWAY to {uri!r}: name a {scheme} URI, as this session has (§9.2)")
 
 
 def check_own_redirect(refused: RequestRefused, scope: Scope | None, *, is_client: bool) -> None:

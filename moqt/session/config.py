@@ -25,6 +25,9 @@ class SessionConfig:
     implementation: str = IMPLEMENTATION
     authority: str | None = None
     path: str | None = None
+    #: The session runs over WebTransport, whose own URI says authority and path: our SETUP names
+    #: neither, and a peer's that does ends the session (draft-22 §9.1.1, §9.1.2).
+    webtransport: bool = False
     #: What a server serves: authorities (host, or host:port) and paths without query; None is all
     #: (draft-22 §9.1.1, §9.1.2).
     served_authorities: tuple[str, ...] | None = None

@@ -26,6 +26,7 @@ from moqt.session.checks import (
 from moqt.session.context import Context
 from moqt.session.control import OwnControl, PeerControl
 from moqt.session.intake import Intake
+from moqt.session.padding import PaddingStream, send_padding_datagram
 from moqt.session.renewal import Renewal
 from moqt.session.requester import Requester
 from moqt.session.requests import RequestStream
@@ -83,10 +84,10 @@ class Session(Requester):
             return
         self._phase = Phase.OPENING
         config = context.config
-        client = self._transport.is_client
+        names = self._transport.is_client and not config.webtransport
         options = SetupOptions(
-            path=config.path if client else None,
-            authority=config.authority if client else None,
+            path=config.path if names else None,
+            authority=config.authority if names else None,
             authorization_tokens=config.setup_tokens,
             max_auth_token_cache_size=config.max_auth_token_cache_size,
             max_filter_ranges=config.max_filter_ranges,
@@ -211,7 +212,7 @@ class Session(Requester):
             raise Misuse("GOAWAY is said on an open session")
         if self._goaway_sent:
             raise Misuse("a session sends one GOAWAY on its control stream (§9.2)")
-        check_own_goaway(uri, is_client=self._transport.is_client)
+        check_own_goaway(uri, self._context.config, is_client=self._transport.is_client)
         message = m.Goaway(uri, timeout)
         octets = m.encode_message(message, self._context.profile)
         self._goaway_sent = True
@@ -219,6 +220,14 @@ class Session(Requester):
         self._context.counters.sent.message(message)
         if timeout:
             self._context.call_after_tick(timeout / 1000, self._goaway_overdue)
+
+    def padding(self, octets: int) -> PaddingStream:
+        """A stream of that many zeros, sent behind all else; Misuse before SETUPs (§11.5.1)."""
+        return PaddingStream(self._context, octets)
+
+    def padding_datagram(self, octets: int) -> bool:
+        """The same as a datagram, False when it cannot be sent; Misuse before SETUPs (§11.5.2)."""
+        return send_padding_datagram(self._context, octets)
 
     def close(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
         """End the session; ``transport_closed`` follows from the transport."""
@@ -239,9 +248,10 @@ class Session(Requester):
 
     def _setup(self, options: SetupOptions) -> None:
         context = self._context
-        check_setup(options, from_client=not self._transport.is_client)
-        if not self._transport.is_client:
-            check_served(options, context.config)
+        config, from_client = context.config, not self._transport.is_client
+        check_setup(options, from_client=from_client, webtransport=config.webtransport)
+        if from_client and not config.webtransport:
+            check_served(options, config)
         context.peer_options = options
         context.own_tokens.setup(context.config.setup_tokens, options.max_auth_token_cache_size)
         context.peer_tokens.setup(options.authorization_tokens, context.now)

@@ -216,7 +216,8 @@ class RequestStream:
         """Ask the peer to move just this request; ``timeout`` in ms, 0 for none (draft-22 §9.2)."""
         if self._goaway_sent:
             raise Misuse("a request stream carries one GOAWAY (§9.2)")
-        check_own_goaway(uri, is_client=self.session.transport.is_client)
+        client = self.session.transport.is_client
+        check_own_goaway(uri, self.session.config, is_client=client)
         self.send(m.Goaway(uri, timeout))
         self._goaway_sent = True
         if timeout:

@@ -32,8 +32,8 @@ SETTINGS = {
 #: Settings that bound nothing of a peer's.
 OTHERS = {
     "SessionConfig": (
-        "implementation authority path served_authorities served_paths setup_tokens request_tokens"
-        " token_verifier lifetime retry_interval stop_grace"
+        "implementation authority path webtransport served_authorities served_paths setup_tokens"
+        " request_tokens token_verifier lifetime retry_interval stop_grace"
     ),
     "QuicOptions": ("protocols keep_alive max_datagram_size unsent_budget piece hot_streams"),
     "ServingLimits": "retry_after",

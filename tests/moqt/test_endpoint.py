@@ -74,6 +74,7 @@ async def test_a_server_that_closes_says_so_to_who_dials(tmp_path: Path) -> None
     assert (end.code, end.reason) == (3, "over")
 
 
+# Of the two ways to agree on a draft this is the one over raw QUIC.
 @pytest.mark.rule("M140")
 async def test_a_server_may_have_a_judge_for_each_session(tmp_path: Path) -> None:
     paths = write_test_certificates(tmp_path)

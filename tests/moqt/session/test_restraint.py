@@ -86,6 +86,10 @@ def test_whoever_says_goaway_asks_for_nothing_more() -> None:
 def test_goaway_names_a_place_that_this_session_could_move_to() -> None:
     with pytest.raises(Misuse, match="moqt://"):
         Wire().session.goaway("https://relay.example/")
+    wire = Wire(config=SessionConfig(webtransport=True))
+    with pytest.raises(Misuse, match="https://"):
+        wire.session.goaway("moqt://relay.example/")
+    wire.session.goaway("https://relay.example/")
 
 
 @pytest.mark.rule("M049")

@@ -138,6 +138,42 @@ def test_options_that_close_the_session(
     wire.lose(code)
 
 
+OVER_WEBTRANSPORT = SessionConfig(authority="relay.example", path="/app", webtransport=True)
+
+
+@pytest.mark.rule("M261", "M268")
+@pytest.mark.parametrize("client", [True, False])
+def test_over_webtransport_nobody_says_where(client: bool) -> None:
+    wire = Wire(is_client=client, config=OVER_WEBTRANSPORT, options=None)
+    (setup,) = wire.answer(wire.opened(unidirectional=True)[0]).messages
+    assert isinstance(setup, m.Setup)
+    assert (setup.options.authority, setup.options.path) == (None, None)
+
+
+@pytest.mark.parametrize("client", [True, False])
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        pytest.param(
+            "0101 2f", SessionCode.INVALID_PATH, marks=pytest.mark.rule("M270"), id="path"
+        ),
+        pytest.param(
+            "0501 61", SessionCode.INVALID_AUTHORITY, marks=pytest.mark.rule("M263"), id="authority"
+        ),
+    ],
+)
+def test_over_webtransport_nobody_may(options: str, code: SessionCode, client: bool) -> None:
+    wire = Wire(is_client=client, config=OVER_WEBTRANSPORT, options=None)
+    wire.uni(setup_octets(options))
+    assert wire.fault is code
+    assert not wire.session.established
+
+
+def test_over_webtransport_what_is_served_is_not_ours_to_check() -> None:
+    served = SessionConfig(webtransport=True, served_paths=("/app",), served_authorities=("here",))
+    assert Wire(config=served).fault is None
+
+
 @pytest.mark.rule("M278")
 def test_a_token_registered_in_setup_is_used_by_its_value() -> None:
     wire = Wire(options=None)
