@@ -6,26 +6,26 @@ import asyncio
 import contextlib
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import moqt
 from interop import peers
 from interop.cases import Casebook, NotOffered, PeerFault, Stage, expect
-from interop.recording import Collector, Namespaces
-from moqt.codec.params import Parameters
-from moqt.errors import RequestCode, RequestFailed, SessionClosed
-from moqt.model import FullTrackName, LocationFilter
+from interop.recording import Collector
+from moqt.model import FullTrackName
 from moqt.publisher import Catalog, CatalogHandler, ServingLimits, Track
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from moqt.driver import Connection
     from moqt.session.namespaces import IncomingPublishNamespace
     from moqt.session.publications import IncomingSubscribe
     from moqt.session.publishing import IncomingPublish
     from moqt.session.tracks import IncomingSubscribeTracks
+
+    ForPeer = Callable[[str, Stage], Awaitable[str]]
 
 aiomoqt: Final = Casebook("aiomoqt", "its client at our server, by message")
 caprid: Final = Casebook("caprid", "its client at our server, by message")
@@ -147,239 +147,127 @@ async def met(stage: Stage, peer: str, case: str) -> AsyncIterator[tuple[Meeting
         yield meeting, report
 
 
-def register(book: Casebook, peer: str) -> None:  # noqa: C901 - a list of cases
-    """The same cases for each peer."""
-
-    async def objects(stage: Stage, case: str, wanted: list[tuple[int, int]]) -> str:
-        async with met(stage, peer, case) as (_, report):
-            came = report["objects"]
-            expect(came == digests(wanted), f"came: {[one[:2] for one in came]}")
-            return f"{len(came)} objects, SHA-256 right"
-
-    @book.case(20.0)
-    async def setup(stage: Stage) -> str:
-        """SETUP both ways."""
-        async with met(stage, peer, "setup") as (meeting, report):
-            expect(report["alpn"] == "moqt-22", f"ALPN {report['alpn']}")
-            (connection,) = meeting.connections
-            return f"{report['alpn']}, {connection.peer_options.implementation}"
-
-    @book.case(20.0)
-    async def subscribe_namespace(stage: Stage) -> str:
-        """NAMESPACE of what we have."""
-        async with met(stage, peer, "subscribe-namespace") as (_, report):
-            expect(report["namespaces"] == [["fixed"]], f"{report['namespaces']}")
-            return "NAMESPACE came"
-
-    @book.case(20.0)
-    async def publish_namespace(stage: Stage) -> str:
-        """PUBLISH_NAMESPACE, and its withdrawal."""
-        async with met(stage, peer, "publish-namespace") as (meeting, _):
-            (request,) = meeting.announced
-            expect(request.namespace == THEIRS.namespace, f"{request.namespace}")
-            expect(not request.active, "not withdrawn")
-            return "accepted, withdrawn"
-
-    @book.case(20.0)
-    async def subscribe_with_fill(stage: Stage) -> str:
-        """Groups 3 to 5 on the fill stream, group 6 live: none missing, none twice."""
-        async with met(stage, peer, "subscribe-with-fill") as (_, report):
-            expect(report["live"] == digests(groups(6)), f"live {report['live']}")
-            if not report["fill"]:
-                raise PeerFault("group 6 came live; its stack drops the fill stream")
-            expect(report["fill"] == digests(groups(3, 4, 5)), f"fill {report['fill']}")
-            return f"{len(report['fill'])} filled, {len(report['live'])} live, SHA-256 right"
-
-    @book.case(20.0)
-    async def fetch_ascending(stage: Stage) -> str:
-        """Groups 1 to 4."""
-        return await objects(stage, "fetch-ascending", groups(1, 2, 3, 4))
-
-    @book.case(20.0)
-    async def fetch_descending(stage: Stage) -> str:
-        """Groups 4 to 1; objects of each rise."""
-        return await objects(stage, "fetch-descending", groups(4, 3, 2, 1))
-
-    @book.case(20.0)
-    async def fetch_part(stage: Stage) -> str:
-        """From the middle of one group to the middle of another."""
-        return await objects(stage, "fetch-part", groups(1, 2, 3)[2:-1])
-
-    @book.case(20.0)
-    async def range_filter(stage: Stage) -> str:
-        """OBJECTID_FILTER on FETCH: objects 0, 2 and 3 of each group."""
-        wanted = [place for place in groups(1, 2) if place[1] != 1]
-        return await objects(stage, "range-filter", wanted)
-
-    @book.case(20.0)
-    async def cancel(stage: Stage) -> str:
-        """SUBSCRIBE and FETCH cancelled: both end here, and the session goes on."""
-        async with met(stage, peer, "cancel") as (meeting, report):
-            (request,) = meeting.subscribed
-            expect(not request.active, "the subscription goes on")
-            expect(report["after"], "nothing answered after")
-            return "ended; a request after it was answered"
-
-    @book.case(20.0)
-    async def track_status(stage: Stage) -> str:
-        """Largest Object of the track."""
-        async with met(stage, peer, "track-status") as (_, report):
-            largest = report["largest"]
-            expect(largest == [GROUPS - 1, OBJECTS - 1], f"Largest {largest}")
-            return f"Largest {largest}"
-
-    @book.case(20.0)
-    async def publish(stage: Stage) -> str:
-        """PUBLISH of a track of its own, two groups, PUBLISH_DONE."""
-        async with met(stage, peer, "publish") as (meeting, _):
-            (heard,) = meeting.heard
-            await heard.until(lambda: heard.end)
-            check(heard, groups(0, 1))
-            return f"{len(heard.payloads)} objects, octets right; PUBLISH_DONE {heard.end}"
-
-    @book.case(20.0)
-    async def subscribe_tracks(stage: Stage) -> str:
-        """SUBSCRIBE_TRACKS: our PUBLISH is taken, a group comes."""
-        return await objects(stage, "subscribe-tracks", groups(6))
-
-
-# -- caprid's publisher, which dials us and waits to be asked ----------------------------------
-
-publisher: Final = Casebook("caprid", "its publisher at our server")
-
-
-@contextlib.asynccontextmanager
-async def serving(stage: Stage) -> AsyncIterator[Connection]:
-    """Our connection to caprid's publisher of theirs/track, once it is there."""
-    arrived: asyncio.Queue[Connection] = asyncio.Queue()
-    meeting = Meeting()
-
-    def handler(connection: Connection) -> Guest:
-        arrived.put_nowait(connection)
-        return meeting.handler(connection)
-
-    async with (
-        stage.server(handler) as server,
-        peers.running(
-            stage.logs / "caprid-publisher.log",
-            peers.executable("caprid", "python"),
-            *(str(Path(__file__).with_name("caprid_side.py")), "serve", str(server.port)),
-        ),
-    ):
-        connection = await arrived.get()
-        await connection.ready()
-        yield connection
-
-
-@publisher.case(20.0)
-async def setup(stage: Stage) -> str:
-    """SETUP both ways."""
-    async with serving(stage) as connection:
-        return f"{connection.peer.protocol}, {connection.peer_options.implementation}"
-
-
-@publisher.case(20.0)
-async def subscribe_namespace(stage: Stage) -> None:
-    """SUBSCRIBE_NAMESPACE of ours brings NAMESPACE."""
-    async with serving(stage) as connection:
-        seen = Namespaces()
-        connection.subscribe_namespace((), seen)
-        await seen.until(lambda: THEIRS.namespace in seen.known)
-
-
-@publisher.case(20.0)
-async def subscribe(stage: Stage) -> str:
-    """SUBSCRIBE: two groups, PUBLISH_DONE."""
-    async with serving(stage) as connection:
-        heard = Collector()
-        connection.subscribe(THEIRS, heard)
-        await heard.until(lambda: heard.end)
-        check(heard, groups(0, 1))
-        return f"{len(heard.payloads)} objects, octets right; PUBLISH_DONE {heard.end}"
-
-
-@publisher.case(20.0)
-async def subscribe_with_fill(stage: Stage) -> str:
-    """SUBSCRIBE with fill: what is live comes; whether a fill does, SUBSCRIBE_OK says."""
-    async with serving(stage) as connection:
-        heard = Collector()
-        fill = Parameters(location_filter=LocationFilter.since(0))
-        connection.subscribe(THEIRS, heard, Parameters(fill=fill))
-        await heard.until(lambda: heard.end)
-        check(heard, groups(0, 1))
-        if not heard.fetches:
-            raise NotOffered("it takes FILL_PARAMETERS and opens no fill stream; live objects came")
-        return f"{len(heard.fetches[0].objects)} filled"
-
-
-@publisher.case(20.0)
-async def cancel(stage: Stage) -> None:
-    """SUBSCRIBE cancelled, and made again."""
-    async with serving(stage) as connection:
-        heard = Collector()
-        request = connection.subscribe(THEIRS, heard)
-        await heard.until(lambda: heard.info)
-        request.cancel()
-        again = Collector()
-        connection.subscribe(THEIRS, again)
-        await again.until(lambda: again.info)
-
-
-async def refused(answer: Awaitable[object], message: str) -> None:
-    """NotOffered when its publisher says NOT_SUPPORTED."""
-    try:
-        await answer
-    except RequestFailed as error:
-        if error.code == RequestCode.NOT_SUPPORTED:
-            raise NotOffered(f"{message} is answered with {error}") from None
-        raise
-
-
-@publisher.case(20.0)
-async def fetch(stage: Stage) -> None:
-    """FETCH."""
-    async with serving(stage) as connection:
-        heard = Collector()
-        connection.fetch(THEIRS, heard)
-        await refused(heard.until(lambda: heard.end), "FETCH")
-
-
-@publisher.case(20.0)
-async def track_status(stage: Stage) -> None:
-    """TRACK_STATUS."""
-    async with serving(stage) as connection:
-        await refused(connection.track_status(THEIRS), "TRACK_STATUS")
-
-
-@publisher.case(20.0)
-async def subscribe_tracks(stage: Stage) -> None:
-    """SUBSCRIBE_TRACKS."""
-    async with serving(stage) as connection:
-        offers = moqt.tracks(connection, THEIRS.namespace)
-        try:
-            await refused(offers.accepted(), "SUBSCRIBE_TRACKS")
-        except SessionClosed as end:
-            raise PeerFault(f"a message of draft-22 ends its session: {end}") from None
-
-
-@publisher.case(20.0)
-async def publish(stage: Stage) -> str:
-    """PUBLISH of ours."""
-    async with serving(stage) as connection:
-        catalog = Catalog()
-        answers: asyncio.Queue[Any] = asyncio.Queue()
-        catalog.publish(catalog.add(Track(FIXED)), connection, answer=answers.put_nowait)
-        error = await answers.get()
-        if error is None:
-            return "accepted"
-        raise NotOffered(f"PUBLISH is answered with {error}")
-
-
 def check(heard: Collector, wanted: list[tuple[int, int]]) -> None:
     """These objects, each once, with their octets."""
     expect(heard.payloads == {place: body(*place) for place in wanted}, f"{sorted(heard.payloads)}")
     expect(not heard.twice, f"twice: {heard.twice}")
 
 
-register(aiomoqt, "aiomoqt")
-register(caprid, "caprid")
+PLAYS: Final[list[ForPeer]] = []
+
+
+def played(play: ForPeer) -> ForPeer:
+    """Decorator: a case of each peer, named like its function."""
+    PLAYS.append(play)
+    return play
+
+
+async def objects(peer: str, stage: Stage, case: str, wanted: list[tuple[int, int]]) -> str:
+    """A case whose script reports objects, in order."""
+    async with met(stage, peer, case) as (_, report):
+        came = report["objects"]
+        expect(came == digests(wanted), f"came: {[one[:2] for one in came]}")
+        return f"{len(came)} objects, SHA-256 right"
+
+
+@played
+async def setup(peer: str, stage: Stage) -> str:
+    """SETUP both ways."""
+    async with met(stage, peer, "setup") as (meeting, report):
+        expect(report["alpn"] == "moqt-22", f"ALPN {report['alpn']}")
+        (connection,) = meeting.connections
+        return f"{report['alpn']}, {connection.peer_options.implementation}"
+
+
+@played
+async def subscribe_namespace(peer: str, stage: Stage) -> str:
+    """NAMESPACE of what we have."""
+    async with met(stage, peer, "subscribe-namespace") as (_, report):
+        expect(report["namespaces"] == [["fixed"]], f"{report['namespaces']}")
+        return "NAMESPACE came"
+
+
+@played
+async def publish_namespace(peer: str, stage: Stage) -> str:
+    """PUBLISH_NAMESPACE, and its withdrawal."""
+    async with met(stage, peer, "publish-namespace") as (meeting, _):
+        (request,) = meeting.announced
+        expect(request.namespace == THEIRS.namespace, f"{request.namespace}")
+        expect(not request.active, "not withdrawn")
+        return "accepted, withdrawn"
+
+
+@played
+async def subscribe_with_fill(peer: str, stage: Stage) -> str:
+    """Groups 3 to 5 on the fill stream, group 6 live: none missing, none twice."""
+    async with met(stage, peer, "subscribe-with-fill") as (_, report):
+        expect(report["live"] == digests(groups(6)), f"live {report['live']}")
+        if not report["fill"]:
+            raise PeerFault("group 6 came live; its stack drops the fill stream")
+        expect(report["fill"] == digests(groups(3, 4, 5)), f"fill {report['fill']}")
+        return f"{len(report['fill'])} filled, {len(report['live'])} live, SHA-256 right"
+
+
+@played
+async def fetch_ascending(peer: str, stage: Stage) -> str:
+    """Groups 1 to 4."""
+    return await objects(peer, stage, "fetch-ascending", groups(1, 2, 3, 4))
+
+
+@played
+async def fetch_descending(peer: str, stage: Stage) -> str:
+    """Groups 4 to 1; objects of each rise."""
+    return await objects(peer, stage, "fetch-descending", groups(4, 3, 2, 1))
+
+
+@played
+async def fetch_part(peer: str, stage: Stage) -> str:
+    """From the middle of one group to the middle of another."""
+    return await objects(peer, stage, "fetch-part", groups(1, 2, 3)[2:-1])
+
+
+@played
+async def range_filter(peer: str, stage: Stage) -> str:
+    """OBJECTID_FILTER on FETCH: objects 0, 2 and 3 of each group."""
+    wanted = [place for place in groups(1, 2) if place[1] != 1]
+    return await objects(peer, stage, "range-filter", wanted)
+
+
+@played
+async def cancel(peer: str, stage: Stage) -> str:
+    """SUBSCRIBE and FETCH cancelled: both end here, and the session goes on."""
+    async with met(stage, peer, "cancel") as (meeting, report):
+        (request,) = meeting.subscribed
+        expect(not request.active, "the subscription goes on")
+        expect(report["after"], "nothing answered after")
+        return "ended; a request after it was answered"
+
+
+@played
+async def track_status(peer: str, stage: Stage) -> str:
+    """Largest Object of the track."""
+    async with met(stage, peer, "track-status") as (_, report):
+        largest = report["largest"]
+        expect(largest == [GROUPS - 1, OBJECTS - 1], f"Largest {largest}")
+        return f"Largest {largest}"
+
+
+@played
+async def publish(peer: str, stage: Stage) -> str:
+    """PUBLISH of a track of its own, two groups, PUBLISH_DONE."""
+    async with met(stage, peer, "publish") as (meeting, _):
+        (heard,) = meeting.heard
+        await heard.until(lambda: heard.end)
+        check(heard, groups(0, 1))
+        return f"{len(heard.payloads)} objects, octets right; PUBLISH_DONE {heard.end}"
+
+
+@played
+async def subscribe_tracks(peer: str, stage: Stage) -> str:
+    """SUBSCRIBE_TRACKS: our PUBLISH is taken, a group comes."""
+    return await objects(peer, stage, "subscribe-tracks", groups(6))
+
+
+for _book, _peer in ((aiomoqt, "aiomoqt"), (caprid, "caprid")):
+    for _play in PLAYS:
+        _book.add(_play.__name__.replace("_", "-"), partial(_play, _peer), 20.0)

@@ -14,7 +14,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from interop import isolation, kvcs_relay, meeting, our_client, our_relay, our_server, through_relay
+from interop import (
+    caprid_publisher,
+    isolation,
+    kvcs_relay,
+    meeting,
+    our_client,
+    our_relay,
+    our_server,
+    through_relay,
+)
 from interop.cases import Outcome, Stage, judge
 from interop.peers import HOMES
 from transport.certificates import write_test_certificates
@@ -34,7 +43,7 @@ BOOKS = (
     meeting.aiomoqt,
     our_server.caprid,
     meeting.caprid,
-    meeting.publisher,
+    caprid_publisher.book,
 )
 COLOURS = {
     Outcome.PASS: "green",

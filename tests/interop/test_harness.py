@@ -9,7 +9,7 @@ import pytest
 import moqt
 from interop import peers
 from interop.cases import Casebook, Failed, NeedsRelay, NotOffered, Outcome, PeerFault, judge
-from interop.our_server import tap_message
+from interop.our_server import at, passed, tap_message
 from interop.recording import Collector
 from moqt.errors import RequestCode, RequestFailed
 from moqt.model import ObjectHead
@@ -100,3 +100,19 @@ def test_a_collector_counts_what_came_before():
         stream.write(b"x")
         stream.end()
     assert heard.twice == [(1, 2), (1, 2)]
+
+
+def test_every_case_of_the_interop_client_can_be_played_at_any_url():
+    book = at("moqt://relay.example:4443")
+    names = {case.name for case in book.cases}
+    assert len(names) == len(book.cases) == 14
+    assert {case.roles for case in book.cases} == {
+        "its interop client at moqt://relay.example:4443"
+    }
+
+
+def test_a_case_passes_by_its_own_tap_line():
+    said = "TAP version 14\n1..1\nok 1 - fetch\n  ---\n  message: '5 objects'\n  ...\n"
+    assert passed("fetch", said) == "5 objects"
+    with pytest.raises(Failed, match="5 objects"):
+        passed("join", said)
