@@ -41,7 +41,8 @@ MAX_RUNS: Final = 16
 #: whoever sends damage only is left to the next round.
 REPAIRS: Final = 1
 MAX_REPAIRS: Final = 64
-#: Bounds of what a peer's retry interval makes us wait, in seconds.
+#: Seconds that we wait at least before we ask again, and the longest that a peer may make us wait:
+#: asked for more, the feed is over, and other sources get their turn.
 MIN_RETRY: Final = 0.05
 MAX_RETRY: Final = 5.0
 
@@ -116,9 +117,10 @@ class Feed:
     def failed(self, error: MoqtError) -> None:
         """Refused, cut off, or contradictory."""
         if isinstance(error, RequestFailed) and error.retry_after is not None:
-            wait = min(max(error.retry_after / 1000, MIN_RETRY), MAX_RETRY)
-            self._retry = asyncio.get_running_loop().call_later(wait, self._ask)
-            return
+            wait = max(error.retry_after / 1000, MIN_RETRY)
+            if wait <= MAX_RETRY:
+                self._retry = asyncio.get_running_loop().call_later(wait, self._ask)
+                return
         self.error = error
         self._leg.note(f"{self._leg.link}: {error}")
         self._finish()
@@ -288,6 +290,12 @@ class Leg:
     def over(self) -> bool:
         """True when every request has ended."""
         return all(feed.over for feed in self._feeds)
+
+    @property
+    def refused(self) -> bool:
+        """A fetch is not to be repeated, or not soon; a refused SUBSCRIBE never is (§9.4.2)."""
+        errors = (feed.error for feed in self._feeds if not feed.live)
+        return any(isinstance(error, RequestFailed) and error.refused for error in errors)
 
     @property
     def conflict(self) -> PublicationConflict | None:

@@ -141,6 +141,8 @@ class Pursuit:
             if not leg.link.open:
                 self._note(f"{leg.link}: the session {'is to end' if self._next else 'ended'}")
                 return False
+            if leg.refused:
+                return False
             fruitless = 0 if self._assembly.counters.objects > before else fruitless + 1
             if leg.silent and not silent:
                 self._note(f"{leg.link}: nothing came for {timeout:g} s")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from moqt.monitor import Monitor as Monitor
     from moqt.publisher import Catalog as Catalog
     from moqt.publisher import Track as Track
+    from moqt.retry import insist as insist
     from moqt.subscriber import Fetch as Fetch
     from moqt.subscriber import ReceivedObject as ReceivedObject
     from moqt.subscriber import Subscription as Subscription
@@ -73,6 +74,7 @@ _HOMES: Final = {
     "accept": "moqt.subscriber",
     "connect": "moqt.endpoint",
     "fetch": "moqt.subscriber",
+    "insist": "moqt.retry",
     "namespaces": "moqt.discovery",
     "serve": "moqt.endpoint",
     "subscribe": "moqt.subscriber",

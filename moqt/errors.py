@@ -145,7 +145,7 @@ class RequestFailed(MoqtError):
     """A request of ours was answered with REQUEST_ERROR, or could not be answered any more.
 
     ``retry_after`` is in milliseconds, None when the same request must not be repeated;
-    ``redirect`` says where to repeat it instead.
+    ``redirect`` says where to repeat it instead. ``refused``: the peer's REQUEST_ERROR said so.
     """
 
     def __init__(
@@ -154,6 +154,8 @@ class RequestFailed(MoqtError):
         reason: str,
         retry_after: int | None = None,
         redirect: Redirect | None = None,
+        *,
+        refused: bool = False,
     ) -> None:
         known = RequestCode._value2member_map_.get(code)
         name = known.name if known else f"code {code:#x}"
@@ -162,6 +164,7 @@ class RequestFailed(MoqtError):
         self.reason = reason
         self.retry_after = retry_after
         self.redirect = redirect
+        self.refused = refused
 
 
 class RequestRefused(MoqtError):

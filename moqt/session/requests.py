@@ -338,9 +338,10 @@ class OutgoingRequest(RequestStream):
         check_redirect(message.redirect, from_client=not self.session.transport.is_client)
         retry = message.retry_interval - 1 if message.retry_interval else None
         if message.code in RequestCode._value2member_map_:
-            return RequestFailed(message.code, message.reason, retry, message.redirect)
+            code, reason = message.code, message.reason
+            return RequestFailed(code, reason, retry, message.redirect, refused=True)
         reason = f"{message.reason} (code {message.code:#x})".lstrip()
-        return RequestFailed(RequestCode.INTERNAL_ERROR, reason, retry)
+        return RequestFailed(RequestCode.INTERNAL_ERROR, reason, retry, refused=True)
 
     def on_error(self, message: m.RequestError) -> None:
         """REQUEST_ERROR to the request itself: both sides are through with it."""

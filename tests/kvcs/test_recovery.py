@@ -40,6 +40,27 @@ async def test_a_relay_that_only_serves_fetches(world, mode) -> None:
     await check(retrieval, cache)
 
 
+@pytest.mark.rule("M308", "M309")
+@pytest.mark.parametrize("after", [None, 60_000])
+async def test_a_refused_fetch_is_not_repeated_before_its_time(world, after) -> None:
+    cache = Cache()
+    forgery = Forgery(cache)
+    catalog = forgery.catalog
+    asked = []
+
+    class Refusing(CatalogHandler):
+        def on_fetch(self, request) -> None:
+            asked.append(request.name)
+            raise RequestRefused(RequestCode.EXCESSIVE_LOAD, "not now", after)
+
+    url = await forgery.serve(world, lambda c: Refusing(catalog, c, ServingLimits()))
+    forgery.all()
+    retrieval = await (await world.consumer(url)).retrieve(forgery.name, mode="fetch")
+    with pytest.raises(IncompletePublication, match="not now"):
+        await retrieval.wait()
+    assert len(asked) == len(set(asked)) == 2
+
+
 async def test_the_next_url_takes_over(world) -> None:
     cache = Cache(layers=4)
     first, second = Forgery(cache), Forgery(cache)
