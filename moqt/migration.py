@@ -47,12 +47,12 @@ class Roamer:
     def __init__(self, connection: Connection, dial: Dial) -> None:
         self.connection = connection
         self._dial = dial
-        self._kept: set[RoamingSubscription | RoamingAnnouncement] = set()
+        self._kept: dict[RoamingSubscription | RoamingAnnouncement, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[Connection] = set()
         #: Told why a move did not succeed; what was to move stays where it is.
         self.on_stuck: Callable[[Exception], None] | None = None
-        connection.when_goaway(self._goaway)
+        self._watch(connection)
 
     def subscribe(
         self,
@@ -84,17 +84,25 @@ class Roamer:
 
     def keep(self, what: RoamingSubscription | RoamingAnnouncement) -> None:
         """It follows from now on."""
-        self._kept.add(what)
+        self._kept[what] = None
 
     def drop(self, what: RoamingSubscription | RoamingAnnouncement) -> None:
         """It is over."""
-        self._kept.discard(what)
+        self._kept.pop(what, None)
 
     def move_one(self, what: RoamingSubscription, uri: str) -> None:
         """GOAWAY on one request stream: that request alone moves, for "" within its session."""
         self._begin(self._move_one(what, uri))
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _watch(self, connection: Connection) -> None:
+        connection.when_goaway(self._goaway)
+        connection.session.when_stream_lost(lambda: self._lost(connection))
+
+    def _lost(self, connection: Connection) -> None:
+        for kept in tuple(self._kept):
+            kept.stream_lost(connection)
 
     def _goaway(self, uri: str, timeout: int) -> None:
         self._begin(self._move_all(uri, self.connection))
@@ -117,7 +125,7 @@ class Roamer:
         if new is None:
             return
         self.connection = new
-        new.when_goaway(self._goaway)
+        self._watch(new)
         await asyncio.gather(*(kept.move(new) for kept in tuple(self._kept)))
         # What got no further than a session that was itself left is brought on by a later move.
         self._left.add(old)
@@ -160,6 +168,9 @@ class RoamingAnnouncement:
     def stays_on(self, connection: Connection) -> bool:
         """True while it is announced there."""
         return self._connection is connection and connection.is_open
+
+    def stream_lost(self, connection: Connection) -> None:
+        """It has none."""
 
     async def move(self, new: Connection) -> None:
         """Announce it there; once accepted, withdraw it here."""
@@ -215,6 +226,11 @@ class RoamingSubscription:
     def stays_on(self, connection: Connection) -> bool:
         """True while it is served there."""
         return not self._over and self._leg.connection is connection and connection.is_open
+
+    def stream_lost(self, connection: Connection) -> None:
+        """A stream on that session was lost before anyone knew whose: it may have been ours."""
+        if not self._over and self._leg.connection is connection:
+            self._leg.stream_lost()
 
     async def move(self, new: Connection) -> None:
         """Subscribe there from what is missing here; once all of that is in, cancel here.

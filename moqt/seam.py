@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moqt.codec.params import Parameters
 from moqt.errors import DoneCode, MoqtError, RequestFailed
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from moqt.model import Gap, Location, ObjectHead, ObjectSink, SubgroupHead
     from moqt.session.ports import TrackInfo
     from transport.api import BytesLike
+
+
+#: Lost streams after which one session is asked anew for what they may have brought.
+MAX_SWEEPS: Final = 64
 
 
 class Leg:
@@ -36,9 +40,16 @@ class Leg:
         self.awaited = False  # it is being moved to
         self._left = False
         self._late = late  # another one was before
-        self._newest = -1  # group that was the newest when this one began
+        # Groups of which something may have been begun, but not ended, when this one began.
+        self._newest = -1
+        self._earliest = 0
+        self._sweeps = MAX_SWEEPS
+        self._lost = False
         self.error: MoqtError | None = None
-        self.filling = parameters.fill is not None
+        fill = parameters.fill
+        self.filling = fill is not None
+        if fill is not None and fill.location_filter is not None:
+            self._earliest = fill.location_filter.start.group
         self._seams: set[Seam] = set()
         self.caught_up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.request = connection.subscribe(owner.name, self, parameters)
@@ -62,12 +73,21 @@ class Leg:
         except MoqtError:
             self._owner.owe(wanted)
 
+    def stream_lost(self) -> None:
+        """It may have been the end of anything begun before we came."""
+        self._lost = True  # before SUBSCRIBE_OK it is not known which
+        if self._newest >= self._earliest and not self._left and self._sweeps:
+            self._sweeps -= 1
+            self.fetch(LocationFilter.groups(self._earliest, self._newest))
+
     # -- TrackReceiver ---------------------------------------------------------------------------
 
     def accepted(self, info: TrackInfo) -> None:
         """SUBSCRIBE_OK: with nothing to fill it has caught up."""
         if self._late and info.largest is not None:
             self._newest = info.largest.group
+            if self._lost:
+                self.stream_lost()
         self._owner.accepted(info)
         if not info.fill:
             self.filling = False

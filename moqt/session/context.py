@@ -98,6 +98,8 @@ class Context:
         self.peer_tracks: Counter[FullTrackName] = Counter()
         #: Streams of our latest PUBLISH messages, some of which wait for stream credit.
         self.publishes: list[int] = []
+        #: Told of a data stream reset before anyone here knew what it was.
+        self.on_stream_lost: Callable[[], None] | None = None
         #: The peer has said GOAWAY: it takes no new requests.
         self.leaving = False
         self.timers = Timers()

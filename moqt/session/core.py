@@ -229,6 +229,10 @@ class Session(Requester):
         """The same as a datagram, False when it cannot be sent; Misuse before SETUPs (§11.5.2)."""
         return send_padding_datagram(self._context, octets)
 
+    def when_stream_lost(self, callback: Callable[[], None]) -> None:
+        """Call back when a data stream is reset before its header: whose it was is unknown."""
+        self._context.on_stream_lost = callback
+
     def close(self, code: int = SessionCode.NO_ERROR, reason: str = "") -> None:
         """End the session; ``transport_closed`` follows from the transport."""
         if self._phase is not Phase.CLOSED:

@@ -96,9 +96,13 @@ class DataStream:
 
     def reset(self, code: int) -> None:
         """The peer gave the stream up."""
-        self._context.streams.leave(self)
+        context = self._context
+        lost = self._owner is None and self._kind is not StreamType.PADDING
+        context.streams.leave(self)
         self._abort_sink(code)
         self._over(code)
+        if lost and context.on_stream_lost is not None:
+            context.on_stream_lost()
 
     def stop(self, code: int) -> None:
         """Never: the stream is the peer's."""
