@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.endpoint import connect, unserved
 from moqt.errors import MoqtError, SessionCode
-from moqt.model import Location, LocationFilter, LocationFilterType
+from moqt.model import Location, LocationFilter, LocationFilterType, LocationRange
 from moqt.seam import Leg
 from transport.errors import TransportError
 
@@ -207,8 +207,8 @@ class RoamingSubscription:
         self._parameters = parameters
         self._over = False
         self._accepted = False
-        #: The first Location that is ours to have, once known.
-        self._first: Location | None = None
+        #: The Locations that are ours to have, once known.
+        self.scope: LocationRange | None = None
         self.seen: dict[Location, None] = {}
         self.running: dict[Location, Seam] = {}
         self.wanted: set[Location] = set()
@@ -263,16 +263,19 @@ class RoamingSubscription:
 
     def accepted(self, info: TrackInfo) -> None:
         """The first SUBSCRIBE_OK is the application's."""
-        if self._first is None:
+        if self.scope is None:
             place = self._parameters.location_filter or LocationFilter(LocationFilterType.NONE)
-            live = place.on_subscription(info.largest).start
+            live = place.on_subscription(info.largest)
             fill = self._parameters.fill
             asked = place if fill is None else fill.location_filter or place
             past = None if fill is None else asked.on_fetch(info.largest)
-            self._first = live if past is None else min(live, past.start)
+            first, last = live
+            if past is not None:
+                first = min(first, past.start)
+                last = last and max(last, past.end or last)
             if fill is None and info.largest is not None:
-                after = Location(info.largest.group, info.largest.object + 1)
-                self._first = max(live, after)
+                first = max(first, Location(info.largest.group, info.largest.object + 1))
+            self.scope = LocationRange(first, last)
         if not self._accepted and not self._over:
             self._accepted = True
             self.receiver.accepted(info)
@@ -333,10 +336,9 @@ class RoamingSubscription:
 
     def _continued(self, old: Leg) -> Parameters:
         """The same subscription, with a fill from the first group that may lack something."""
-        first = self._first
-        if first is None:
+        if self.scope is None:
             return self._parameters
-        start = first
+        first = start = self.scope.start
         if self.seen and not old.filling:
             unsure = [*old.open_groups(), *self._owed]
             earliest = min(unsure, default=max(self.seen).group)

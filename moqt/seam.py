@@ -39,7 +39,7 @@ class Leg:
         self.moving = False  # it is being left
         self.awaited = False  # it is being moved to
         self._left = False
-        self._late = late  # another one was before
+        self.late = late  # another one was before
         # Groups of which something may have been begun, but not ended, when this one began.
         self._newest = -1
         self._earliest = 0
@@ -74,17 +74,17 @@ class Leg:
             self._owner.owe(wanted)
 
     def stream_lost(self) -> None:
-        """It may have been the end of anything begun before we came."""
+        """It may have been the end of anything begun before we came, or the fill."""
         self._lost = True  # before SUBSCRIBE_OK it is not known which
         if self._newest >= self._earliest and not self._left and self._sweeps:
             self._sweeps -= 1
-            self.fetch(LocationFilter.groups(self._earliest, self._newest))
+            self.fetch(self._unsure)
 
     # -- TrackReceiver ---------------------------------------------------------------------------
 
     def accepted(self, info: TrackInfo) -> None:
         """SUBSCRIBE_OK: with nothing to fill it has caught up."""
-        if self._late and info.largest is not None:
+        if self.late and info.largest is not None:
             self._newest = info.largest.group
             if self._lost:
                 self.stream_lost()
@@ -105,9 +105,13 @@ class Leg:
         """The stream of objects asked for anew."""
         return self._seam(lambda: self._owner.receiver.open_fetch(request_id), None)
 
-    def unrepaired(self, wanted: LocationFilter) -> None:
-        """It did not come."""
-        self._owner.again(self, wanted)
+    def repaired(self, wanted: LocationFilter, *, came: bool) -> None:
+        """What was asked for anew is in, or will not come; it stands for a fill that was lost."""
+        if not came:
+            self._owner.again(self, wanted)
+        if self.filling and self._fill_lost and wanted == self._unsure:
+            self.filling = False
+            self._settle(succeeded=True)
 
     def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
         """A datagram object, if it is new."""
@@ -133,12 +137,24 @@ class Leg:
 
     # -- from its streams ------------------------------------------------------------------------
 
-    def stream_over(self, seam: Seam) -> None:
+    def stream_over(self, seam: Seam, *, reset: bool = False) -> None:
         """One has ended; after its fill it has caught up."""
         self._seams.discard(seam)
-        if seam.fills:
+        if not seam.fills:
+            return
+        if reset and self._newest >= self._earliest and self._sweeps and not self._left:
+            self.stream_lost()
+        else:
             self.filling = False
             self._settle(succeeded=True)
+
+    @property
+    def _unsure(self) -> LocationFilter:
+        return LocationFilter.groups(self._earliest, self._newest)
+
+    @property
+    def _fill_lost(self) -> bool:
+        return not any(seam.fills for seam in self._seams)
 
     def reset(self, group: int) -> None:
         """What was begun before we came ends with a reset (draft-22 §11.3.2), perhaps too soon."""
@@ -178,7 +194,10 @@ class Seam:
         self.group = group
 
     def begin(self, head: ObjectHead) -> None:
-        """An object; it passes when it is new."""
+        """An object; it passes when it is new, and ours: what is asked anew is whole groups."""
+        scope = self._owner.scope
+        if self.group is None and self._leg.late and scope and head.location not in scope:
+            return
         if not self._owner.begins(head, self):
             return
         if self._sink is None:
@@ -211,7 +230,7 @@ class Seam:
 
     def abort(self, code: int) -> None:
         """Reset, or left behind."""
-        self._leg.stream_over(self)
+        self._leg.stream_over(self, reset=True)
         place, self._place = self._place, None
         if self._sink is not None:
             self._sink.abort(code)
@@ -244,7 +263,8 @@ class Repair:
 
     def done(self, code: int, reason: str, complete: bool) -> None:
         """It is in."""
+        self._leg.repaired(self._wanted, came=True)
 
     def failed(self, error: MoqtError) -> None:
         """It is not to be had any more, from here."""
-        self._leg.unrepaired(self._wanted)
+        self._leg.repaired(self._wanted, came=False)

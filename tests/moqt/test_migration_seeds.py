@@ -6,23 +6,25 @@ import asyncio
 import hashlib
 import os
 from functools import partial
+from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from moqt.codec.params import NO_PARAMETERS, Parameters
-from moqt.errors import SessionCode
+from moqt.errors import SessionCode, StreamCode
 from moqt.migration import Roamer
 from moqt.model import FullTrackName, GroupOrder, Location, LocationFilter
 from moqt.publisher import Catalog
 from moqt.session.config import SessionConfig
 from moqt.track import Track
 from tests.moqt.session.worlds import Receiver, World
+from transport.errors import StreamAbort
 from transport.network import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SEEDS = range(int(os.environ.get("KVCS_MIGRATION_SEEDS", "8")))
 NAME = FullTrackName((b"live",), b"video")
@@ -183,4 +185,71 @@ async def test_each_object_once_wherever_the_session_moves(seed: int, moves: int
     assert last.closed is None
     for held in journey.held:
         assert not held.world.client.leftovers()
+    await journey.roamer.close()
+
+
+@pytest.mark.parametrize("objects", [0, 5], ids=["before-its-header", "midway"])
+async def test_a_fill_that_is_reset_is_asked_for_anew_before_the_old_session_goes(
+    objects: int,
+) -> None:
+    journey = Journey(0)
+    for group in range(PAST):
+        journey.publish(group)
+    await journey.run(0.5)
+    receiver = Receiver()
+    journey.roamer.subscribe(NAME, receiver, ALL)
+    await journey.run(3.0)
+    whole, reads = journey.track.objects, []
+
+    def first_broken(*arguments: Any) -> Iterator[Any]:
+        reads.append(arguments)
+        items = whole(*arguments)
+        if len(reads) == 1:
+            yield from islice(items, objects)
+            raise StreamAbort(StreamCode.EXCESSIVE_LOAD)
+        yield from items
+
+    journey.track.objects = first_broken  # type: ignore[method-assign]
+    journey.held[0].world.server.session.goaway("moqt://there/0")
+    await journey.run(5.0)
+    assert len(reads) == 2
+    journey.check(receiver)
+    assert journey.held[0].closed == (SessionCode.NO_ERROR, "moved")
+    await journey.roamer.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        pytest.param(LocationFilter.next_object(), range(18, 24), id="from-now-on"),
+        pytest.param(LocationFilter.groups(4, 5), range(18, 24), id="bounded"),
+    ],
+)
+async def test_what_is_asked_for_anew_brings_nothing_that_was_not_wanted(
+    asked: LocationFilter, wanted: range
+) -> None:
+    """Objects 0 to 17 come before, 18 to 23 are wanted, the rest comes after; 4 in each group."""
+    journey = Journey(0)
+    numbers = [Location(*divmod(number, OBJECTS)) for number in range(40)]
+    writers = {group: journey.track.subgroup(group) for group in range(10)}
+
+    def write(places: list[Location]) -> None:
+        for place in places:
+            writers[place.group].object(place.object, b"%d" % place.object)
+
+    write(numbers[:18])
+    await journey.run(0.5)
+    receiver = Receiver()
+    journey.roamer.subscribe(NAME, receiver, Parameters(location_filter=asked))
+    await journey.run(2.0)
+    write(numbers[18:21])
+    await journey.run(2.0)
+    journey.held[0].world.server.session.goaway("moqt://there/0")
+    await journey.run(2.0)
+    write(numbers[21:40] if asked.end_group_delta else numbers[21:24])
+    for writer in writers.values():
+        writer.finish()
+    await journey.run(5.0)
+    assert sorted(head.location for head, _ in receiver.objects) == [numbers[one] for one in wanted]
+    assert journey.held[0].closed == (SessionCode.NO_ERROR, "moved")
     await journey.roamer.close()
