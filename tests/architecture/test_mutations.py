@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.mutate import Stale, apply, carriers, judge
-from tests.conformance.mutations import MUTATIONS, Mutation
+from tests.conformance.mutate import SAMPLE, Stale, apply, carriers, judge
+from tests.conformance.mutations import Mutation
 from tests.conformance.report import collect
 
 
@@ -19,13 +19,13 @@ def marked() -> dict[str, list[str]]:
 
 
 def test_the_sample_is_large_and_names_each_rule_once() -> None:
-    rules = Counter(one.rule for one in MUTATIONS)
+    rules = Counter(one.rule for one in SAMPLE)
     assert len(rules) >= 40
     assert max(rules.values()) == 1
-    assert {one.file.split("/")[1] for one in MUTATIONS} >= {"codec", "session"}
+    assert {one.file.split("/")[1] for one in SAMPLE} >= {"codec", "session"}
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.rule)
+@pytest.mark.parametrize("mutation", SAMPLE, ids=lambda one: one.rule)
 def test_it_fits(mutation: Mutation, marked: dict[str, list[str]]) -> None:
     assert apply(mutation)
     assert carriers(mutation, marked)
@@ -47,7 +47,7 @@ def test_one_that_does_not_fit_says_why(mutation: Mutation, why: str) -> None:
 
 def test_a_rule_without_tests() -> None:
     with pytest.raises(Stale, match="no test carries this rule"):
-        carriers(MUTATIONS[0], {})
+        carriers(SAMPLE[0], {})
 
 
 def test_what_is_noticed_and_what_is_not(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Break one rule at a time in a copy of the tree and see that its tests notice: ``make mutate``.
 
-``ARGS="--only M123"`` takes one rule; exit code 1 when a mutant survives, or
-when a mutation no longer fits the code. The tests of a rule are those that carry its marker.
+``ARGS="--only M123"`` takes one rule, ``ARGS="--each 10"`` every tenth; exit code 1 when a mutant
+survives, or when a mutation no longer fits the code. The tests of a rule are those that carry its
+marker.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from pathlib import Path
 
 from tests.conformance.mutations import MUTATIONS, Mutation
 from tests.conformance.report import ROOT, collect
+from tests.conformance.request_mutations import REQUEST_MUTATIONS
 
+#: The whole sample.
+SAMPLE = (*MUTATIONS, *REQUEST_MUTATIONS)
 #: Seconds for the tests of one rule; a mutant that hangs them is noticed.
 PATIENCE = 120
+#: The same for those of all rules, before anything is changed.
+PATIENCE_FOR_ALL = 600
 COPIED = ("kvcs", "moqt", "transport", "tests", "pyproject.toml", "docs", "README.md")
 
 
@@ -51,7 +57,7 @@ def carriers(mutation: Mutation, marked: dict[str, list[str]]) -> list[str]:
     return marked[mutation.rule]
 
 
-def run(tests: list[str], root: Path) -> str:
+def run(tests: list[str], root: Path, patience: float = PATIENCE) -> str:
     """'passed', 'failed', or what else came of it."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -62,7 +68,7 @@ def run(tests: list[str], root: Path) -> str:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=patience,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -92,8 +98,10 @@ def main() -> int:
     """Says how each mutant fared; 1 unless all were killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", metavar="RULE")
+    parser.add_argument("--each", type=int, default=1, metavar="N", help="only every Nth")
     options = parser.parse_args()
-    chosen = [one for one in MUTATIONS if not options.only or one.rule in options.only]
+    chosen = [one for one in SAMPLE if not options.only or one.rule in options.only]
+    chosen = chosen[:: options.each]
     marked = collect()
     fates: list[str] = []
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
@@ -105,7 +113,7 @@ def main() -> int:
             else:
                 shutil.copy(source, root / name)
         every = sorted({test for one in chosen for test in marked.get(one.rule, ())})
-        if (sound := run(every, root)) != "passed":
+        if (sound := run(every, root, PATIENCE_FOR_ALL)) != "passed":
             sys.stdout.write(f"the tests fail before anything is changed: {sound}\n")
             return 1
         for mutation in chosen:
