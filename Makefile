@@ -39,7 +39,7 @@ imports: $(DEV_STAMP) ## the layers: who may import whom
 	$(BIN)/lint-imports --no-logo
 
 test: $(DEV_STAMP) ## all tests; make test ARGS="-k fetch" runs some
-	$(BIN)/pytest -n auto $(ARGS)
+	$(BIN)/pytest -n auto --dist worksteal $(ARGS)
 
 exactly-once: $(DEV_STAMP) ## the exactly-once property in full: 2,000 seeds, some minutes
 	KVCS_SEEDS=2000 $(BIN)/pytest tests/kvcs/test_exactly_once.py $(ARGS)
@@ -55,14 +55,14 @@ interop: $(DEV_STAMP) ## other implementations, named by KVCS_PEER_AIOMOQT and K
 	$(PY) -m interop.run $(ARGS)
 
 test-relay: $(DEV_STAMP) ## the relay's tests alone; its seeds with make test-relay RELAY_SEEDS=1000
-	RELAY_SEEDS=$(or $(RELAY_SEEDS),300) $(BIN)/pytest -n auto tests/moqt/relay tests/kvcs/test_through_relays.py \
+	RELAY_SEEDS=$(or $(RELAY_SEEDS),300) $(BIN)/pytest -n auto --dist worksteal tests/moqt/relay tests/kvcs/test_through_relays.py \
 		tests/kvcs/test_relay_authorized.py tests/kvcs/test_relay_faults.py tests/kvcs/test_relay_metrics.py $(ARGS)
 
 mutate: $(DEV_STAMP) ## break a sample of rules in a copy of the tree: does a test notice?
 	$(PY) -m tests.conformance.mutate $(ARGS)
 
 cover: $(DEV_STAMP) ## all tests, with branch coverage
-	$(BIN)/pytest --cov --cov-report=term $(ARGS)
+	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term $(ARGS)
 
 bench: $(DEV_STAMP) ## run every file of benchmarks/ on this machine
 	@set -e; for file in benchmarks/[a-z]*.py; do \

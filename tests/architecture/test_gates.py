@@ -46,7 +46,7 @@ SKIPPED_MODULE = SKIP | {"skip": "pytest.skip('x', allow_module_level=True)"}
 
 
 def run(
-    folder: Path, modules: dict[str, str], **environment: str
+    folder: Path, modules: dict[str, str], *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run pytest over test modules under this project's own configuration."""
     (folder / "tests").mkdir()
@@ -56,7 +56,7 @@ def run(
         (folder / "tests" / f"test_{name}.py").write_text(HEAD + body + "\n", "utf-8")
     clean = {key: value for key, value in os.environ.items() if key != "KVCS_ALLOW_SKIPS"}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors"],
+        [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", *arguments],
         cwd=folder,
         env=clean | environment,
         capture_output=True,
@@ -65,15 +65,17 @@ def run(
     )
 
 
-def test_what_must_fail_does_and_nothing_else(tmp_path: Path) -> None:
-    done = run(tmp_path, RED | GREEN)
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_must_fail_does_and_nothing_else(tmp_path: Path, workers: str) -> None:
+    done = run(tmp_path, RED | GREEN, "-n", workers, "--dist", "worksteal")
     red = set(re.findall(r"^(?:FAILED|ERROR) tests/test_(\w+)\.py", done.stdout, re.MULTILINE))
     assert red == RED.keys(), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize("modules", [SKIP, SKIPPED_MODULE], ids=["test", "module"])
-def test_a_skip_fails_the_run(tmp_path: Path, modules: dict[str, str]) -> None:
-    done = run(tmp_path, modules)
+def test_a_skip_fails_the_run(tmp_path: Path, modules: dict[str, str], workers: str) -> None:
+    done = run(tmp_path, modules, "-n", workers, "--dist", "worksteal")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert "KVCS_ALLOW_SKIPS=1" in done.stdout
 

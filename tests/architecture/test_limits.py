@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,89 @@ REACHED = {
     "GateLimits.per_second": GATE + "test_a_session_that_shows_one_token_after_another",
 }
 
+CODEC = "tests/moqt/codec/"
+KVCS = "tests/kvcs/"
+ATTACKS = "tests/attacks/test_consumer_attacked.py::"
+#: Limits that nobody sets: constants of a module, and the test that reaches each.
+CONSTANTS = {
+    "moqt.codec.messages:MAX_BODY": (
+        CODEC + "test_lengths.py::test_a_message_that_never_ends_is_held_up_to_its_length"
+    ),
+    "moqt.codec.messages:MAX_GOAWAY_URI": (
+        CODEC + "test_messages.py::test_goaway_uri_above_8192_octets_is_a_violation"
+    ),
+    "moqt.codec.fields:MAX_REASON": (
+        CODEC + "test_fields.py::test_reason_above_1024_octets_is_a_violation"
+    ),
+    "moqt.codec.fields:MAX_PAIR_VALUE": (
+        CODEC + "test_fields.py::test_pair_value_above_65535_octets_is_a_violation"
+    ),
+    "moqt.codec.data:MAX_STREAM_HEADER": (CODEC + "test_data.py::test_a_cut_header_is_incomplete"),
+    "moqt.model:MAX_NAMESPACE_FIELDS": (CODEC + "test_fields.py::test_33_fields_are_a_violation"),
+    "moqt.model:MAX_NAME_LENGTH": (
+        CODEC + "test_fields.py::test_full_name_of_4097_octets_is_a_violation"
+    ),
+    "moqt.session.integrity:MAX_GROUPS": (
+        SESSION + "test_integrity.py::test_what_is_remembered_is_bounded"
+    ),
+    "moqt.session.integrity:MAX_ENTRIES": (
+        SESSION + "test_integrity.py::test_what_is_remembered_is_bounded"
+    ),
+    "moqt.session.integrity:MAX_GAPS": (
+        SESSION + "test_integrity.py::test_gaps_remembered_are_bounded"
+    ),
+    "moqt.session.routes:MAX_RETIRED_ALIASES": (
+        SESSION + "test_data_streams.py::test_retired_aliases_are_bounded"
+    ),
+    "moqt.driver:CLOSE_TIMEOUT": "tests/moqt/test_driver.py::test_close_does_not_wait_for_ever",
+    "moqt.reading:BUFFER_OCTETS": (
+        "tests/moqt/test_discovery.py::test_namespaces_nobody_reads_are_bounded"
+    ),
+    "moqt.trace:MAX_ORDERS": "tests/moqt/test_trace.py::test_what_is_remembered_is_bounded",
+    "moqt.migration:MAX_SEEN": (
+        "tests/moqt/test_migration.py::test_what_is_remembered_for_the_seam_is_bounded"
+    ),
+    "moqt.retry:MAX_ATTEMPTS": "tests/moqt/test_retry.py::test_circles_and_long_waits_end",
+    "moqt.retry:MAX_WAIT": "tests/moqt/test_retry.py::test_circles_and_long_waits_end",
+    "moqt.relay.archive:MAX_ABSENT": (
+        "tests/moqt/relay/test_archive.py::test_gaps_beyond_reason_are_not_believed"
+    ),
+    "moqt.relay.spill:MAX_MAPPED": (
+        "tests/moqt/relay/test_spill.py::test_few_files_are_mapped_at_once"
+    ),
+    "kvcs.geometry:MAX_MANIFEST_OCTETS": (
+        KVCS + "test_consumer.py::test_a_manifest_too_large_to_be_taken"
+    ),
+    "kvcs.strictjson:MAX_DEPTH": (
+        KVCS + "test_strictjson.py::test_nesting_far_beyond_the_interpreters_stack"
+    ),
+    "kvcs.assembler:MAX_OCTETS": KVCS + "test_assembler.py::test_impossible_wishes",
+    "kvcs.tensorfile:MAX_HEADER": KVCS + "test_tensorfile.py::test_hostile_files",
+    "kvcs.tensorfile:MAX_VALUES": KVCS + "test_tensorfile.py::test_hostile_files",
+    "kvcs.tensorfile:MAX_DIMENSIONS": KVCS + "test_tensorfile.py::test_hostile_files",
+    "kvcs.relays:MAX_MOVES": ATTACKS + "test_sent_away_on_and_on",
+    "kvcs.relays:MAX_OFFERS": KVCS + "test_discovery.py::test_a_peer_that_tells_without_end",
+    "kvcs.discovery:MAX_PROBES": KVCS + "test_discovery.py::test_one_by_one_has_an_end",
+    "kvcs.sources:MAX_ALTERNATIVES": ATTACKS + "test_others_of_the_prefix_without_end",
+    "kvcs.discovery:ALL_AFTER": ATTACKS + "test_one_more_name_before_every_look",
+    "kvcs.pursuit:MAX_SETBACKS": KVCS + "test_recovery.py::test_setbacks_are_counted_and_bounded",
+    "kvcs.uplink:MAX_SESSIONS": (
+        "tests/attacks/test_publisher_attacked.py::test_a_relay_that_sends_away_on_and_on"
+    ),
+    "kvcs.identity:SCOPE_KEY_MIN": KVCS + "test_identity.py::test_a_scope_key_needs_32_octets",
+    "kvcs.issuers:MAX_FILES": KVCS + "test_issuers.py::test_nothing_to_trust",
+    "transport.url:MAX_URL": "tests/transport/test_url.py::test_too_long",
+}
+
+
+def check(named: str, test: str) -> None:
+    """``named`` stands on the page as code; ``test`` exists."""
+    assert f"`{named}`" in PAGE
+    file, _, name = test.partition("::")
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef)
+    assert name in {one.name for one in ast.walk(tree) if isinstance(one, defined)}
+
 
 def test_every_limit_has_its_test() -> None:
     named = {
@@ -152,8 +236,11 @@ def test_every_limit_has_its_test() -> None:
 
 @pytest.mark.parametrize("limit", sorted(REACHED))
 def test_it_is_on_the_page_and_its_test_is_there(limit: str) -> None:
-    assert f"`{limit.split('.')[1]}`" in PAGE
-    file, _, name = REACHED[limit].partition("::")
-    tree = ast.parse((ROOT / file).read_text("utf-8"))
-    defined = (ast.FunctionDef, ast.AsyncFunctionDef)
-    assert name in {one.name for one in ast.walk(tree) if isinstance(one, defined)}
+    check(limit.split(".")[1], REACHED[limit])
+
+
+@pytest.mark.parametrize("limit", CONSTANTS)
+def test_a_constant_is_there_and_on_the_page_and_has_its_test(limit: str) -> None:
+    module, _, constant = limit.partition(":")
+    assert getattr(importlib.import_module(module), constant) > 0
+    check(f"{module}.{constant}", CONSTANTS[limit])

@@ -129,6 +129,17 @@ async def test_subscriptions_follow_while_objects_flow(two: Two, parameters: Par
     assert len(two.second.connections) == 1
 
 
+async def test_what_is_remembered_for_the_seam_is_bounded(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moqt.migration.MAX_SEEN", 20)
+    publish(two.track, range(20))
+    receiver = Receiver()
+    subscription = two.roamer.subscribe(NAME, receiver, FROM_THE_START)
+    await two.until(lambda: len(receiver.objects) == 60)
+    assert list(subscription.seen) == expected(range(20))[-20:]
+
+
 @pytest.mark.rule("M293")
 async def test_an_object_that_is_just_arriving_comes_once(two: Two) -> None:
     publish(two.track, range(3))
