@@ -43,6 +43,8 @@ class Leg:
         self.live_from: int | None = None
         self._refreshing: Planned | None = None
         self._resuming: Planned | None = None
+        #: The update that resumes it: only its answer says from where.
+        self._update = -1
         self._inflows: set[Inflow] = set()
         #: What Largest Object was when the last NEW_GROUP_REQUEST went up, and its value.
         self._wanted_group: tuple[Location | None, int] | None = None
@@ -82,6 +84,11 @@ class Leg:
         """True while it brings every object after a Largest Object that is known."""
         return self.established and self.live_from is not None
 
+    @property
+    def refreshing(self) -> bool:
+        """True while it is asked how far the track has come."""
+        return self._refreshing is not None
+
     def resume(self, forward: bool) -> None:
         """Pause it, or let it bring objects again, from its Largest Object on (draft-22 §7.6)."""
         request = self.request
@@ -91,21 +98,26 @@ class Leg:
         if forward:
             asked = replace(asked, location_filter=LocationFilter.next_object())
         try:
-            request.update(asked)
+            update = request.update(asked)
         except Misuse:
             return  # the peer owes too many answers: asked again later
         self.forward = forward
         self.live_from = None
         self._stop_resuming()
         if forward:
+            # A relay that is paused itself answers the update with what it knew before.
+            self.refresh()
             self._track.leg_resumes()
             request.on_updated = self._resumed
+            self._update = update
             clock = self._stock.context.clock
-            self._resuming = clock.call_later(REFRESH_TIME, lambda: self._resumed(Parameters()))
+            self._resuming = clock.call_later(
+                REFRESH_TIME, lambda: self._resumed(update, Parameters())
+            )
 
-    def _resumed(self, said: Parameters) -> None:
+    def _resumed(self, update: int, said: Parameters) -> None:
         """It says how far the track has come without us; or does not, and is not waited for."""
-        if self._resuming is None:
+        if self._resuming is None or update != self._update:
             return
         self._stop_resuming()
         archive = self._stock.archive

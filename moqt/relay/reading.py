@@ -225,7 +225,7 @@ class Reader:
             outlook, peer = self._stock.filler.want(at, span, self._order, self._tried)
             if peer is not None:
                 self._tried.append(peer)
-            if outlook is Outlook.NOWHERE:
+            if outlook is Outlook.NOWHERE and not self._stock.lost:
                 return GapKind.UNKNOWN
         self._timer = clock.call_later(delay, self._wake)
         self._stock.waits.setdefault(at, set()).add(self)

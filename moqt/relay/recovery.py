@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from moqt.model import Gap, GroupOrder, LocationRange, StoredObject, SubgroupHead
 from moqt.relay.reading import Reader
 from moqt.relay.spans import location, place
+from transport.errors import StreamAbort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,15 @@ class Recovery:
         self._pieces = reader.run(LocationRange(first, last))
         self._walked_to = place(last)
 
+    def _skip(self) -> None:
+        """The rest of an object cannot be had: on to the next one."""
+        broken, self._whole = self._whole, None
+        if broken is None or self._stock.fault is not None:
+            self.stop(False)
+            return
+        self._walk(location(place(broken.head.location) + 1), location(self._walked_to))
+        self._wake()
+
     def _pass(self) -> None:
         """On to its subgroup, once the object is whole."""
         stored = self._whole
@@ -85,14 +95,18 @@ class Recovery:
         pieces = self._pieces
         if pieces is None or self._over is None:
             return
-        for piece in pieces:
-            if piece is None:
-                return
-            if isinstance(piece, StoredObject):
-                self._whole = piece
-            elif not isinstance(piece, Gap) and self._whole is not None:
-                self._whole = self._whole._replace(payload=(*self._whole.payload, piece))
-            self._pass()
+        try:
+            for piece in pieces:
+                if piece is None:
+                    return
+                if isinstance(piece, StoredObject):
+                    self._whole = piece
+                elif not isinstance(piece, Gap) and self._whole is not None:
+                    self._whole = self._whole._replace(payload=(*self._whole.payload, piece))
+                self._pass()
+        except StreamAbort:
+            self._skip()
+            return
         largest = self._stock.largest
         if largest is not None and place(largest) > self._walked_to:
             # What came live meanwhile was held back, and a small cache may have lost it again.

@@ -55,6 +55,11 @@ class Stock:
         """The largest that any upstream has named or sent live (draft-22 §9.20.17)."""
         return self.archive.largest
 
+    @property
+    def lost(self) -> bool:
+        """True while there is no upstream, and one is expected to come."""
+        return self.recovering and not any(leg.established for leg in self.legs)
+
     # -- in --------------------------------------------------------------------------------------
 
     def fan(self, head: SubgroupHead) -> FanOut:

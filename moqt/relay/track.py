@@ -41,9 +41,9 @@ _FINAL_ENDS: Final = frozenset(
 
 
 class Question(NamedTuple):
-    """A FETCH or TRACK_STATUS that waits until an upstream says how far the track has come."""
+    """What waits until an upstream says how far the track has come: all but live SUBSCRIBEs."""
 
-    request: IncomingFetch | IncomingTrackStatus
+    request: Asked
     answer: Callable[[], None]
 
 
@@ -102,8 +102,11 @@ class RelayTrack(StockedTrack):
     def subscribe(self, request: IncomingSubscribe) -> None:
         """Serve it once an upstream subscription stands (draft-22 §7.4, §7.6)."""
         paused = request.parameters.forward is False
-        if self.live or (paused and self.standing):
+        if self.live:
             self._attach(request)
+            return
+        if paused and self.standing:
+            self._ask(Question(request, lambda: request.ask(self._attach_paused)))
             return
         self._pending[request] = None
         request.on_end = lambda: self._pending_over(request)
@@ -263,6 +266,13 @@ class RelayTrack(StockedTrack):
         request.accept(self, self.order)
         self.serve(request)
 
+    def _attach_paused(self, request: IncomingSubscribe) -> None:
+        """How far the track has come is known now, unless the upstream has gone meanwhile."""
+        if self.standing:
+            self._attach(request)
+        else:
+            self.subscribe(request)
+
     def _attach_pending(self) -> None:
         pending, self._pending = self._pending, {}
         for request in pending:
@@ -300,6 +310,8 @@ class RelayTrack(StockedTrack):
             self._refuse(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
 
     def _answer(self) -> None:
+        if any(leg.refreshing for leg in self._legs):
+            return  # what another upstream has just said may be less
         asking, self._asking = self._asking, []
         for question in asking:
             question.request.on_end = None
@@ -334,7 +346,9 @@ class RelayTrack(StockedTrack):
     @property
     def _up_to_date(self) -> bool:
         """True when Largest Object is what it is upstream, but for what is on its way."""
-        return self._settled or self.ended or self.live
+        if self._settled or self.ended:
+            return True
+        return self.live and not any(leg.refreshing for leg in self._legs)
 
     def _wants_objects(self) -> bool:
         return any(request.forward for request in self.stock.subscriptions) or any(

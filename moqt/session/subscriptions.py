@@ -40,8 +40,9 @@ class SubscriberHalf(TrackRequest):
         self.expires: int | None = None
         #: Called with what PUBLISH_STATE_NOTIFY says (draft-22 §9.10).
         self.on_notify: Callable[[Parameters], None] | None = None
-        #: Called with what the peer answers to an update of ours: Largest Object (§9.20.17).
-        self.on_updated: Callable[[Parameters], None] | None = None
+        #: Called with the id of an update of ours and what the peer answers: Largest Object
+        #: (§9.20.17).
+        self.on_updated: Callable[[int, Parameters], None] | None = None
         self._dynamic_groups = False
         # As the peer knows them: the values of the last update that it has answered.
         self._forward = True
@@ -62,8 +63,8 @@ class SubscriberHalf(TrackRequest):
 
     # -- application -----------------------------------------------------------------------------
 
-    def update(self, parameters: Parameters) -> None:
-        """REQUEST_UPDATE (draft-22 §9.5); raises Misuse where the peer would have to close."""
+    def update(self, parameters: Parameters) -> int:
+        """REQUEST_UPDATE (draft-22 §9.5), its id; Misuse where the peer would have to close."""
         if self.state is not Request.ESTABLISHED:
             raise Misuse("only an established subscription can be updated")
         if parameters.new_group_request is not None and not self._dynamic_groups:
@@ -74,6 +75,7 @@ class SubscriberHalf(TrackRequest):
         self._filters = filters
         self.integrity.filtered |= bool(parameters.range_filters)
         self._expect_fill(message.request_id, parameters)
+        return message.request_id
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -94,7 +96,7 @@ class SubscriberHalf(TrackRequest):
             self.expires = message.parameters.expires
         self._applied(update.request_id, update.parameters, message.parameters.largest_object)
         if self.on_updated is not None:
-            self.on_updated(message.parameters)
+            self.on_updated(update.request_id, message.parameters)
 
     def on_update_error(self, message: m.RequestError) -> None:
         """A failed update; PUBLISH_DONE(UPDATE_FAILED) follows (draft-22 §9.5)."""
