@@ -10,6 +10,7 @@ from moqt.codec import messages as m
 from moqt.codec.params import Parameters
 from moqt.codec.properties import TrackProperties
 from moqt.errors import DoneCode, StreamCode
+from moqt.model import ObjectHead, SubgroupHead
 from moqt.track import Track
 
 from .test_subscribe_wire import data_streams, read, served
@@ -92,6 +93,52 @@ def test_each_object_has_its_own_clock() -> None:
     writer.object(3, b"late")
     wire.wait(1.1)
     assert wire.data(data)[1] == LATE
+
+
+@pytest.mark.rule("M125")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_first_object_here_may_not_be_the_first_of_its_subgroup(is_first: bool) -> None:
+    track = Track(NAME, TrackProperties(object_delivery_timeout=1000))
+    wire, _, request = served(track)
+    sink = request.subgroup(SubgroupHead(0, 0, 128, is_first, has_properties=True))
+    wire.wait(1000)
+    sink.begin(ObjectHead(0, 0, 5, 128, 1, properties=properties(2, 100)))
+    sink.write(b"x")
+    data = data_streams(wire)[0]
+    wire.wait(0.5)
+    assert wire.data(data)[1] == (LATE if is_first else None)
+
+
+@pytest.mark.rule("M126")
+def test_what_goes_in_time_is_not_late_whatever_waits_beside_it() -> None:
+    track = Track(NAME, TrackProperties(object_delivery_timeout=1000))
+    wire, _, _ = served(track)
+    writer = track.subgroup(0)
+    wire.wait(1000)
+    writer.object(0, b"x")
+    wire.wait(0.5)
+    writer.object(1, b"y")
+    data = data_streams(wire)[0]
+    assert wire.pulled(data)[1] is None
+    assert not waiting(wire)
+    wire.wait(5)
+    assert wire.data(data)[1] is None
+
+
+@pytest.mark.rule("M127")
+def test_the_turn_of_a_later_object_comes_too_late() -> None:
+    track = Track(NAME, TrackProperties(object_delivery_timeout=1000))
+    wire, stream, _ = served(track)
+    writer = track.subgroup(0)
+    writer.object(0, b"x")
+    data = data_streams(wire)[0]
+    assert wire.pulled(data)[1] is None
+    writer.object(1, b"y")
+    wire.wait(0)  # the clock has begun
+    wire.now += 2
+    wire.send(stream, m.RequestUpdate(wire.id()))  # time passes; no tick has come yet
+    assert wire.pulled(data)[1] == LATE
+    assert not waiting(wire)
 
 
 @pytest.mark.rule("M127", "M128")
@@ -190,8 +237,6 @@ def test_fetches_know_no_delivery_timeout() -> None:
 
 @pytest.mark.rule("M131", "M132")
 def test_datagrams_go_at_once_or_never() -> None:
-    from moqt.model import ObjectHead
-
     track = Track(NAME, TrackProperties(object_delivery_timeout=1))
     wire, _, request = served(track)
     request.datagram(ObjectHead(0, None, 0, 128, 1), b"x")
