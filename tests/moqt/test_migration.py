@@ -178,7 +178,7 @@ async def test_announcements_follow(two: Two) -> None:
     assert answers == [None]
 
 
-@pytest.mark.rule("M295")
+@pytest.mark.rule("M295", "M297")
 async def test_one_request_moves_alone(two: Two) -> None:
     publish(two.track, range(3))
     receiver, other = Receiver(), Receiver()
@@ -195,7 +195,7 @@ async def test_one_request_moves_alone(two: Two) -> None:
     assert [len(server.connections) for server in (two.first, two.second)] == [1, 1]
 
 
-@pytest.mark.rule("M295", "M296")
+@pytest.mark.rule("M295", "M296", "M297")
 async def test_one_request_moves_within_its_session(two: Two) -> None:
     publish(two.track, range(3))
     receiver = Receiver()
