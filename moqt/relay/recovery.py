@@ -30,6 +30,8 @@ class Recovery:
         self._over: Callable[[bool], None] | None = over
         self._pieces: Pieces | None = None
         self._walked_to = -1
+        #: What exists from here to where the walk has come has been passed on.
+        self._since = first
         self._whole: StoredObject | None = None
         self._planned: Planned | None = None
         stock.recovering = True
@@ -59,6 +61,8 @@ class Recovery:
         if self._pieces is not None:
             self._pieces.close()
         self._stock.recovering = False
+        if succeeded:
+            self._stock.passed_on = self._since, self._walked_to
         over(succeeded)
 
     def _walk(self, first: Location, last: Location) -> None:
@@ -72,7 +76,8 @@ class Recovery:
         if broken is None or self._stock.fault is not None:
             self.stop(False)
             return
-        self._walk(location(place(broken.head.location) + 1), location(self._walked_to))
+        self._since = place(broken.head.location) + 1
+        self._walk(location(self._since), location(self._walked_to))
         self._wake()
 
     def _pass(self) -> None:
@@ -84,7 +89,7 @@ class Recovery:
         head = stored.head
         if head.subgroup is not None:
             key = SubgroupHead(head.group, head.subgroup, head.priority, has_properties=True)
-            self._stock.fan(key).offer(stored)
+            self._stock.fan(key).offer(stored, self._since)
 
     def _wake(self) -> None:
         if self._planned is None and self._over is not None:
@@ -101,7 +106,9 @@ class Recovery:
                     return
                 if isinstance(piece, StoredObject):
                     self._whole = piece
-                elif not isinstance(piece, Gap) and self._whole is not None:
+                elif isinstance(piece, Gap):
+                    self._since = place(piece.location) + 1
+                elif self._whole is not None:
                     self._whole = self._whole._replace(payload=(*self._whole.payload, piece))
                 self._pass()
         except StreamAbort:

@@ -44,6 +44,8 @@ class Stock:
         #: The last upstream is gone and subscriptions wait for one that goes on at this place.
         self.recovering = False
         self.recovering_from = 0
+        #: From the first to the last of these all that exists has been passed on to ``fans``.
+        self.passed_on = (0, -1)
         #: DEFAULT_PUBLISHER_GROUP_ORDER.
         self.order = GroupOrder.ASCENDING
         self.on_malformed: Callable[[MalformedTrack], None] | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from moqt.errors import StreamCode
 from moqt.model import MAX_VI64, Location, StoredObject
 from moqt.relay.arriving import Arriving, beyond
-from moqt.relay.spans import last_of, place
+from moqt.relay.spans import MAX_PLACE, last_of, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,8 @@ class FanOut:
 
     __slots__ = (
         *("_current", "_final", "_first", "_from", "_given", "_limit", "_open", "_receiving"),
-        *("_sent", "_sinks", "_stock", "closed", "complete", "follows", "head", "inflows", "last"),
+        *("_sent", "_since", "_sinks", "_stock", "closed", "complete", "follows", "head"),
+        *("inflows", "last"),
     )
 
     def __init__(self, stock: Stock, head: SubgroupHead) -> None:
@@ -52,6 +53,7 @@ class FanOut:
         self._first = head.first_object
         self._final: int | None = None
         self._given: StoredObject | None = None
+        self._since = 0
         self._current: Arriving | None = None
         self._open = False
         self._sent = 0
@@ -114,10 +116,19 @@ class FanOut:
         if before is not None:
             self.follows[number] = before
 
-    def offer(self, stored: StoredObject) -> None:
-        """Pass this object on if it is the next, even when the cache has forgotten it."""
-        self._given = stored
+    def offer(self, stored: StoredObject, since: int) -> None:
+        """Pass this object on, even when the cache has forgotten it.
+
+        All that exists from ``since`` to it has been offered; if that leaves a hole behind what
+        was passed on last, it begins new streams.
+        """
+        self._given, self._since = stored, since
         self.advance()
+        number, passed = stored.head.object, self.passed
+        held = self.closed or self._current is not None
+        if not held and (passed is None or passed < number):
+            self._start_anew(number)
+            self.advance()
         self._given = None
 
     def superseded(self, stored: StoredObject, arriving: Arriving) -> None:
@@ -166,15 +177,19 @@ class FanOut:
             for sink in self._take_sinks():
                 sink.finish()
 
-    def settle(self) -> None:
-        """Nothing more is on its way: end in the way that fits what has been passed on."""
+    def settle(self, end: int = MAX_PLACE) -> None:
+        """Nothing more is on its way: end in the way that fits what has been passed on.
+
+        ``end`` is the last place of the track.
+        """
         if self.closed or self.inflows:
             return
-        known = self._stock.archive.known
-        after = 0 if self.last is None else self.last + 1
-        group = self.head.group
-        whole = known.covers(place((group, after)), last_of(group)) and not self._open
-        if whole:
+        stock, group = self._stock, self.head.group
+        first = place((group, 0 if self.last is None else self.last + 1))
+        last = min(last_of(group), end)
+        since, to = stock.passed_on
+        whole = (since <= first and last <= to) or stock.archive.known.covers(first, last)
+        if whole and not self._open:
             self.close()
         else:
             self.abort(StreamCode.INTERNAL_ERROR)
@@ -234,8 +249,12 @@ class FanOut:
     def _follows(self, last: int | None, found: Arriving | StoredObject) -> bool:
         number, group = found.head.object, self.head.group
         stock = self._stock
+        first = place((group, 0 if last is None else last + 1))
         if last is None:
-            first = max(place((group, 0)), stock.recovering_from)
+            first = max(first, stock.recovering_from)
+        if found is self._given and self._since <= first:
+            return True
+        if last is None:
             end = place((group, number)) - 1
             return not stock.recovering or first > end or stock.archive.known.covers(first, end)
         if number == last + 1:
@@ -243,14 +262,18 @@ class FanOut:
         before = found.follows if isinstance(found, Arriving) else self.follows.get(number)
         if before is not None and before <= last:
             return True
-        return stock.archive.known.covers(place((group, last + 1)), place((group, number - 1)))
+        return stock.archive.known.covers(first, place((group, number - 1)))
 
     def _blocked(self) -> bool:
         """Something waits for what cannot come any more: begin new streams with it (§7.7)."""
         coming = self._soonest()
         if coming is None or self._stock.recovering or self._from_before():
             return False
-        number = coming.head.object
+        self._start_anew(coming.head.object)
+        return True
+
+    def _start_anew(self, number: int) -> None:
+        """Reset every stream; new ones begin with that object."""
         for sink in self._take_sinks():
             sink.abort(StreamCode.INTERNAL_ERROR)
         self._open = False
@@ -259,7 +282,6 @@ class FanOut:
         after = Location(self.head.group, number - 1) if number else None
         for request in self._stock.subscriptions:
             self._join(request, after)
-        return True
 
     def _from_before(self) -> bool:
         """True when a stream may yet bring what comes before the soonest object."""

@@ -15,7 +15,7 @@ from moqt.errors import (
 from moqt.relay.legs import Leg
 from moqt.relay.recovery import Recovery
 from moqt.relay.source import StockedTrack
-from moqt.relay.spans import place
+from moqt.relay.spans import MAX_PLACE, place
 from moqt.relay.stock import Stock
 
 if TYPE_CHECKING:
@@ -331,6 +331,8 @@ class RelayTrack(StockedTrack):
         only: Peer | None = None,
     ) -> None:
         """SUBSCRIBE to every publisher that is not asked yet (draft-22 §7.6)."""
+        if rendezvous is None:
+            rendezvous = self._patience()
         peers = self.context.candidates(self.name) if only is None else (only,)
         taken = {leg.peer for leg in self._legs}
         for peer in peers:
@@ -342,6 +344,13 @@ class RelayTrack(StockedTrack):
                 leg.subscribe(forward=forward, new_group=new_group, rendezvous=rendezvous)
             except MoqtError:
                 self._legs.remove(leg)  # this session is ending
+
+    def _patience(self) -> int | None:
+        """Milliseconds that an upstream may take to find the track: somebody waits for it."""
+        config = self.context.config
+        if any(request.parameters.rendezvous_timeout for request in self._pending):
+            return int(config.rendezvous * 1000)
+        return None if self._recovery is None else int(config.recovery * 1000)
 
     @property
     def _up_to_date(self) -> bool:
@@ -400,6 +409,7 @@ class RelayTrack(StockedTrack):
         self._recovery = None
         if not succeeded and not self.standing:
             self._end(DoneCode.INTERNAL_ERROR, "the publisher is lost")
+            self.stock.stirred()
             return
         largest = self.largest
         for fan in tuple(self.stock.fans.values()):
@@ -412,10 +422,12 @@ class RelayTrack(StockedTrack):
     def _end(self, code: DoneCode, reason: str) -> None:
         if self._recovery is not None:
             return  # it ends when all that was missed has been passed on
+        ended = code == DoneCode.TRACK_ENDED and self.largest is not None
         for fan in tuple(self.stock.fans.values()):
             fan.advance()
-            fan.settle()
+            fan.settle(place(self.largest) if ended and self.largest else MAX_PLACE)
         for request in tuple(self.stock.subscriptions):
+            self.stock.leave(request)  # its fills may go on for a while
             request.done(code, reason)
         self._check_idle()
 
