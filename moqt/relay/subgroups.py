@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.errors import StreamCode
-from moqt.model import MAX_VI64, Location, StoredObject
+from moqt.model import MAX_VI64, Location, ObjectStatus, StoredObject
 from moqt.relay.arriving import Arriving, beyond
 from moqt.relay.spans import MAX_PLACE, last_of, place
 
@@ -182,17 +182,8 @@ class FanOut:
 
         ``end`` is the last place of the track.
         """
-        if self.closed or self.inflows:
-            return
-        stock, group = self._stock, self.head.group
-        first = place((group, 0 if self.last is None else self.last + 1))
-        last = min(last_of(group), end)
-        since, to = stock.passed_on
-        whole = (since <= first and last <= to) or stock.archive.known.covers(first, last)
-        if whole and not self._open:
-            self.close()
-        else:
-            self.abort(StreamCode.INTERNAL_ERROR)
+        if not self.closed and not self.inflows:
+            self._conclude(min(last_of(self.head.group), end))
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -339,7 +330,18 @@ class FanOut:
             if self.last is None or self.last >= self._final:
                 self.close()
             elif not self.inflows and not self._stock.recovering:
-                self.abort(StreamCode.INTERNAL_ERROR)
+                self._conclude(place((self.head.group, self._final)))
+
+    def _conclude(self, end: int) -> None:
+        """Nothing more comes: FIN when no object up to ``end`` is lacking, else reset."""
+        stock = self._stock
+        first = place((self.head.group, 0 if self.last is None else self.last + 1))
+        since, to = stock.passed_on
+        whole = (since <= first and end <= to) or stock.archive.known.covers(first, end)
+        if whole and not self._open:
+            self.close()
+        else:
+            self.abort(StreamCode.INTERNAL_ERROR)
 
     def _join(self, request: PublisherHalf, after: Location | None) -> None:
         head = self.head._replace(first_object=self._first and self.last is None)
@@ -372,14 +374,14 @@ class Inflow:
         fan.inflows[self] = None
 
     def begin(self, head: ObjectHead) -> None:
-        """An object starts."""
+        """An object starts; a status that says what does not exist is none to refuse."""
+        if head.status is ObjectStatus.NORMAL and self._stock.refuses(place(head.location)):
+            self._stock.context.counts["objects_refused"] += 1
+            return
         before = self.last
         if before is None and self._first:
             before = -1
         self.last = head.object
-        if self._stock.refuses(place(head.location)):
-            self._stock.context.counts["objects_refused"] += 1
-            return
         arriving = self._stock.arrives(head, before)
         self.arriving = arriving
         self._fan.begun(head.object, before)
