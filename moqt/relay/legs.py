@@ -125,7 +125,7 @@ class Leg:
         if largest is not None:
             archive.advance(largest)
         self.live_from = 0 if largest is None else place(largest) + 1
-        self._track.leg_live(largest)
+        self._track.leg_live(self, largest)
 
     def _stop_resuming(self) -> None:
         timer, self._resuming = self._resuming, None

@@ -193,6 +193,8 @@ class RelayTrack(StockedTrack):
         if info.largest is not None:
             self.stock.archive.advance(info.largest)
         self._settled = False
+        if leg.live:
+            self._begins(leg)
         if leg.live or not self._wants_objects():
             self._attach_pending()
         self._answer()
@@ -209,8 +211,9 @@ class RelayTrack(StockedTrack):
             first = 0 if largest is None else place(largest) + 1
             self._recovery = Recovery(stock, self._recovered, first)
 
-    def leg_live(self, largest: Location | None) -> None:
+    def leg_live(self, leg: Leg, largest: Location | None) -> None:
         """It brings every object after ``largest``."""
+        self._begins(leg)
         self._attach_pending()
         if self._recovery is not None:
             self._recovery.upstream(largest)
@@ -389,19 +392,32 @@ class RelayTrack(StockedTrack):
         for question in asking:
             _refuse(question.request, error)
 
+    def _begins(self, leg: Leg) -> None:
+        """It is live; if others were before it, what only those bring comes first."""
+        stock, since = self.stock, leg.live_from
+        if self._recovery is not None or since is None:
+            return
+        if not any(other.live for other in self._legs if other is not leg):
+            stock.floor = since
+        elif any(request.forward for request in stock.subscriptions):
+            lacking = stock.lacking()
+            if lacking < since and not stock.archive.known.covers(lacking, since - 1):
+                self._recovery = Recovery(stock, self._recovered, lacking)
+                self._recovery.upstream(self.largest)
+
     def _lost(self) -> None:
         """An upstream that stood is gone: go on with another, or wait for one to come."""
         stock = self.stock
         for fan in tuple(stock.fans.values()):
             fan.advance()
-        if self.standing:
-            for fan in tuple(stock.fans.values()):
-                fan.settle()
-        elif not stock.subscriptions:
+        if not stock.subscriptions:
             self._check_idle()
-        else:
-            if self._recovery is None:
-                self._recovery = Recovery(stock, self._recovered, stock.passed_to())
+            return
+        if self._recovery is None:
+            self._recovery = Recovery(stock, self._recovered, stock.lacking())
+            if self.live:  # what the other one is not to bring has to be fetched
+                self._recovery.upstream(self.largest)
+        if not self.standing:
             self._connect(forward=self._wants_objects())
 
     def _recovered(self, succeeded: bool) -> None:
@@ -412,6 +428,7 @@ class RelayTrack(StockedTrack):
             self.stock.stirred()
             return
         largest = self.largest
+        self.stock.floor = 0 if largest is None else place(largest) + 1
         for fan in tuple(self.stock.fans.values()):
             fan.advance()
             if largest is None or fan.head.group < largest.group:
