@@ -57,6 +57,8 @@ class UpstreamFetch:
         #: In ascending order: everything before it is known. In descending order: in its group.
         self.next = place((last >> 64, 0)) if self._down else first
         self.over = False
+        #: As far as the peer had certainly come: what it leaves out up to there does not exist.
+        self._sure = self._stock.heard_of(peer)
         self._end: Location | None = None
         self._end_of_track = False
         self._clean = False
@@ -193,34 +195,31 @@ class UpstreamFetch:
 
     def _skip_to(self, at: int) -> None:
         """What lies between ``next`` and ``at`` in delivery order does not exist."""
-        stock = self._stock
         if not self._down or at >> 64 == self.next >> 64:
-            if at > self.next:
-                stock.absent(self.next, at - 1)
+            self._absent(self.next, at - 1)
         else:
             group = self.next >> 64
-            stock.absent(self.next, min(last_of(group), self.last))
+            self._absent(self.next, min(last_of(group), self.last))
             low = place((at >> 64, 0))
-            if last_of(at >> 64) + 1 < place((group, 0)):
-                stock.absent(last_of(at >> 64) + 1, place((group, 0)) - 1)
-            if at > max(low, self.first):
-                stock.absent(max(low, self.first), at - 1)
+            self._absent(last_of(at >> 64) + 1, place((group, 0)) - 1)
+            self._absent(max(low, self.first), at - 1)
+        self._sure = max(self._sure, at)
         self.next = at + 1
 
     def _absent_to_the_end(self) -> None:
-        stock, end = self._stock, self._end
         if self._down:
             group = self.next >> 64
-            stock.absent(min(self.next, last_of(group)), min(last_of(group), self.last))
-            if self.first < place((group, 0)):
-                stock.absent(self.first, place((group, 0)) - 1)
-            return
-        # Beyond Largest Object of that moment nothing is known: it may have clamped the range.
-        largest = stock.largest
-        covered = largest is not None and place(largest) >= self.last
-        last = self.last if covered or end is None else min(self.last, place(end))
-        if last >= self.next:
-            stock.absent(self.next, last)
+            self._absent(min(self.next, last_of(group)), min(last_of(group), self.last))
+            self._absent(self.first, place((group, 0)) - 1)
+        else:
+            self._absent(self.next, self.last)
+
+    def _absent(self, first: int, last: int) -> None:
+        """Nothing there, as far as this peer can tell: one may lag behind another."""
+        sure = self._sure if self._end is None else max(self._sure, place(self._end))
+        last = min(last, sure)
+        if first <= last:
+            self._stock.absent(first, last)
 
 
 class Filler:
@@ -256,7 +255,8 @@ class Filler:
                 last = fetch.first - 1
             elif first <= fetch.last < at:
                 first = fetch.last + 1
-        for peer in context.candidates(self.stock.name):
+        behind = self.stock.heard_of
+        for peer in sorted(context.candidates(self.stock.name), key=lambda one: behind(one) < at):
             if peer in tried or not peer.usable:
                 continue
             fetch = UpstreamFetch(self, peer, first, last, order)

@@ -41,6 +41,8 @@ class Leg:
         self.forward = True
         self.over = False
         self.live_from: int | None = None
+        #: The last place that this peer is known to have come to.
+        self.heard = -1
         self._refreshing: Planned | None = None
         self._resuming: Planned | None = None
         #: The update that resumes it: only its answer says from where.
@@ -75,7 +77,7 @@ class Leg:
 
     def cancel(self) -> None:
         """Nobody wants it any more."""
-        self.over = True
+        self._ends()
         if self.request is not None:
             self.request.cancel()
 
@@ -122,6 +124,7 @@ class Leg:
         self._stop_resuming()
         archive = self._stock.archive
         largest = said.largest_object or archive.largest  # objects may have overtaken the answer
+        self._hears(said.largest_object)
         if largest is not None:
             archive.advance(largest)
         self.live_from = 0 if largest is None else place(largest) + 1
@@ -147,8 +150,17 @@ class Leg:
 
     def _told(self, said: RequestOk | MoqtError) -> None:
         if not isinstance(said, MoqtError) and said.parameters.largest_object is not None:
+            self._hears(said.parameters.largest_object)
             self._stock.archive.advance(said.parameters.largest_object)
         self._refreshed()
+
+    def _hears(self, largest: Location | None) -> None:
+        if largest is not None:
+            self.heard = max(self.heard, place(largest))
+
+    def _ends(self) -> None:
+        self.over = True
+        self._stop_resuming()
 
     def _refreshed(self) -> None:
         timer, self._refreshing = self._refreshing, None
@@ -202,6 +214,7 @@ class Leg:
     def accepted(self, info: TrackInfo) -> None:
         """SUBSCRIBE_OK, or PUBLISH as it came."""
         self.established = True
+        self._hears(info.largest)
         if self._wanted_group is not None:
             self._wanted_group = info.largest, self._wanted_group[1]
         if self.forward:
@@ -220,14 +233,15 @@ class Leg:
 
     def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
         """A datagram object."""
+        self._hears(head.location)
         self._stock.datagram(head, payload)
 
     def done(self, code: int, reason: str, complete: bool) -> None:
         """PUBLISH_DONE."""
-        self.over = True
+        self._ends()
         self._track.leg_done(self, code, reason)
 
     def failed(self, error: MoqtError) -> None:
         """Refused, malformed, or the session is gone."""
-        self.over = True
+        self._ends()
         self._track.leg_failed(self, error)

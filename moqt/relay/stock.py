@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from moqt.model import FullTrackName, ObjectHead, SubgroupHead
     from moqt.relay.context import RelayContext
     from moqt.relay.legs import Leg
+    from moqt.relay.peers import Peer
     from moqt.relay.reading import Reader
     from moqt.session.publications import PublisherHalf
     from transport.api import BytesLike
@@ -220,6 +221,13 @@ class Stock:
     def may_come_live(self, at: int, *, late: bool) -> bool:
         """True when the object at this place is still expected on a subscription."""
         return any(leg.may_bring(at) and (not late or leg.on_its_way(at)) for leg in self.legs)
+
+    def heard_of(self, peer: Peer) -> int:
+        """The last place that a peer has certainly come to, from what it has said or sent."""
+        heard = [leg.heard for leg in self.legs if leg.peer is peer]
+        if heard:
+            return max(heard)
+        return -1 if self.largest is None else place(self.largest)
 
     def before_arrivals(self, at: int, end: int) -> int:
         """The last place from ``at`` to ``end`` before the first object that is on its way."""

@@ -243,7 +243,8 @@ class FanOut:
         first = place((group, 0 if last is None else last + 1))
         if last is None:
             first = max(first, stock.recovering_from)
-        if found is self._given and self._since <= first:
+        given = self._given
+        if given is not None and given.head.object == number and self._since <= first:
             return True
         if last is None:
             end = place((group, number)) - 1
@@ -375,7 +376,10 @@ class Inflow:
 
     def begin(self, head: ObjectHead) -> None:
         """An object starts; a status that says what does not exist is none to refuse."""
-        if head.status is ObjectStatus.NORMAL and self._stock.refuses(place(head.location)):
+        at, leg = place(head.location), self._leg
+        if at > leg.heard:
+            leg.heard = at
+        if head.status is ObjectStatus.NORMAL and self._stock.refuses(at):
             self._stock.context.counts["objects_refused"] += 1
             return
         before = self.last

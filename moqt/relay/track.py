@@ -379,18 +379,21 @@ class RelayTrack(StockedTrack):
 
     def _refuse(self, error: MoqtError) -> None:
         """No upstream stands: what cannot wait is answered, from the cache if possible."""
-        pending, self._pending = self._pending, {}
-        for request in pending:
-            if request.parameters.rendezvous_timeout and not isinstance(error, MalformedTrack):
-                self._pending[request] = None
-            else:
-                _refuse(request, error)
+        self._refuse_pending(error)
         if self.stock.fault is None and self.stock.archive.objects and self.largest is not None:
             self._answer()
             return
         asking, self._asking = self._asking, []
         for question in asking:
             _refuse(question.request, error)
+
+    def _refuse_pending(self, error: MoqtError) -> None:
+        pending, self._pending = self._pending, {}
+        for request in pending:
+            if request.parameters.rendezvous_timeout and not isinstance(error, MalformedTrack):
+                self._pending[request] = None
+            else:
+                _refuse(request, error)
 
     def _begins(self, leg: Leg) -> None:
         """It is live; if others were before it, what only those bring comes first."""
@@ -410,15 +413,15 @@ class RelayTrack(StockedTrack):
         stock = self.stock
         for fan in tuple(stock.fans.values()):
             fan.advance()
-        if not stock.subscriptions:
-            self._check_idle()
-            return
-        if self._recovery is None:
+        if stock.subscriptions and self._recovery is None:
             self._recovery = Recovery(stock, self._recovered, stock.lacking())
             if self.live:  # what the other one is not to bring has to be fetched
                 self._recovery.upstream(self.largest)
-        if not self.standing:
+        if not self.standing and (stock.subscriptions or self._pending):
             self._connect(forward=self._wants_objects())
+            if not self._legs:
+                self._refuse_pending(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
+        self._check_idle()
 
     def _recovered(self, succeeded: bool) -> None:
         """Live streams go on from here; or nobody came."""
