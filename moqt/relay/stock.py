@@ -180,6 +180,13 @@ class Stock:
             if not fan.closed:
                 fan.join(request)
 
+    def accounted(self, first: int, last: int) -> bool:
+        """True when all there is from ``first`` to ``last`` is known or has been passed on."""
+        since, to = self.passed_on
+        if since <= first <= to:
+            first = to + 1
+        return self.archive.known.covers(first, last)
+
     def lacking(self) -> int:
         """The first place that subscriptions may still lack: of an open subgroup, or never heard.
 

@@ -254,7 +254,7 @@ class FanOut:
         before = found.follows if isinstance(found, Arriving) else self.follows.get(number)
         if before is not None and before <= last:
             return True
-        return stock.archive.known.covers(first, place((group, number - 1)))
+        return stock.accounted(first, place((group, number)) - 1)
 
     def _blocked(self) -> bool:
         """Something waits for what cannot come any more: begin new streams with it (§7.7)."""
@@ -335,11 +335,8 @@ class FanOut:
 
     def _conclude(self, end: int) -> None:
         """Nothing more comes: FIN when no object up to ``end`` is lacking, else reset."""
-        stock = self._stock
         first = place((self.head.group, 0 if self.last is None else self.last + 1))
-        since, to = stock.passed_on
-        whole = (since <= first and end <= to) or stock.archive.known.covers(first, end)
-        if whole and not self._open:
+        if self._stock.accounted(first, end) and not self._open:
             self.close()
         else:
             self.abort(StreamCode.INTERNAL_ERROR)

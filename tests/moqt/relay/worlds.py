@@ -118,7 +118,15 @@ class RelayWorld:
     def desk(
         self, relay: Relay | None = None, handler: RequestHandler | None = None, **faults: Any
     ) -> Desk:
-        """A client of a relay."""
+        """A client of a relay, connected."""
+        desk = self.link_up(relay, handler, **faults)
+        self.run(2 * desk.pair.faults.latency + 0.001)
+        return desk
+
+    def link_up(
+        self, relay: Relay | None = None, handler: RequestHandler | None = None, **faults: Any
+    ) -> Desk:
+        """A client of a relay that begins to connect."""
         pair = self._pair(**faults)
         catalog = Catalog()
         self._serve(relay or self.relay, pair, pair.server)
@@ -128,7 +136,6 @@ class RelayWorld:
             handler or catalog.handler(None),  # type: ignore[arg-type]
             CLIENT,
         )
-        self.run(2 * pair.faults.latency + 0.001)
         return Desk(pair, client, catalog)
 
     def publisher(self, *tracks: Track, relay: Relay | None = None) -> Desk:
