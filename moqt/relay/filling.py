@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from moqt.codec.params import Parameters
-from moqt.errors import MalformedTrack, MoqtError, StreamCode
+from moqt.errors import MalformedTrack, MoqtError, RequestCode, RequestFailed, StreamCode
 from moqt.model import (
     MAX_VI64,
     Gap,
@@ -255,8 +255,7 @@ class Filler:
                 last = fetch.first - 1
             elif first <= fetch.last < at:
                 first = fetch.last + 1
-        behind = self.stock.heard_of
-        for peer in sorted(context.candidates(self.stock.name), key=lambda one: behind(one) < at):
+        for peer in self._peers(at):
             if peer in tried or not peer.usable:
                 continue
             fetch = UpstreamFetch(self, peer, first, last, order)
@@ -268,6 +267,13 @@ class Filler:
             self._fetches.append(fetch)
             return Outlook.COMING, peer
         return Outlook.NOWHERE, None
+
+    def _peers(self, at: int) -> list[Peer]:
+        """Who may have it: those who publish it to us or announced it; who lags behind last."""
+        stock = self.stock
+        found = dict.fromkeys(leg.peer for leg in stock.legs if leg.established)
+        found.update(dict.fromkeys(stock.context.candidates(stock.name)))
+        return sorted(found, key=lambda peer: stock.heard_of(peer) < at)
 
     def passed(self, at: int) -> None:
         """A reader has come as far as ``at``."""
@@ -283,6 +289,9 @@ class Filler:
         """Another peer may have the rest."""
         self.stock.context.counts["fetches_failed"] += 1
         self._remove(fetch)
+        if isinstance(error, RequestFailed) and error.code == RequestCode.UNSUPPORTED_EXTENSION:
+            for reader in tuple(self.stock.readers):
+                reader.doom()  # draft-22 §3.7
         if isinstance(error, MalformedTrack) and self.stock.on_malformed is not None:
             self.stock.on_malformed(error)
 

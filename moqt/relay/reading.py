@@ -43,6 +43,7 @@ class Reader:
         self._given: Arriving | None = None
         self._absent = -1
         self._timer: Planned | None = None
+        self._doomed = False
         #: The place it waits for, and since when.
         self.at: int | None = None
         self._since = 0.0
@@ -72,6 +73,11 @@ class Reader:
         """
         self._given = arriving or self._given
         self._absent = max(absent, self._absent)
+        self._wake()
+
+    def doom(self) -> None:
+        """Nothing of the track may be forwarded any more: reset."""
+        self._doomed = True
         self._wake()
 
     def forgive(self, peer: Peer) -> None:
@@ -144,6 +150,8 @@ class Reader:
     def _check(self) -> None:
         if self._stock.fault is not None:
             raise StreamAbort(StreamCode.MALFORMED_TRACK)
+        if self._doomed:
+            raise StreamAbort(StreamCode.INTERNAL_ERROR)
 
     # -- pieces ----------------------------------------------------------------------------------
 
@@ -190,6 +198,7 @@ class Reader:
     def _elsewhere(self, at: int) -> Generator[Piece, None, StoredObject | Arriving]:
         """Another copy of an object that broke off."""
         while True:
+            self._check()
             stored = self._stock.archive.get(at)
             if stored is not None:
                 return stored

@@ -34,6 +34,8 @@ class Recovery:
         self._since = first
         self._whole: StoredObject | None = None
         self._planned: Planned | None = None
+        #: The track has ended upstream: nothing follows what is being passed on.
+        self.ending = False
         stock.recovering = True
         stock.recovering_from = first
         config = stock.context.config
@@ -76,9 +78,14 @@ class Recovery:
         if broken is None or self._stock.fault is not None:
             self.stop(False)
             return
-        self._since = place(broken.head.location) + 1
+        self._misses(place(broken.head.location))
         self._walk(location(self._since), location(self._walked_to))
         self._wake()
+
+    def _misses(self, last: int) -> None:
+        """What ends there could not be had."""
+        self._since = last + 1
+        self._stock.missed = last
 
     def _pass(self) -> None:
         """On to its subgroup, once the object is whole."""
@@ -107,7 +114,7 @@ class Recovery:
                 if isinstance(piece, StoredObject):
                     self._whole = piece
                 elif isinstance(piece, Gap):
-                    self._since = place(piece.location) + 1
+                    self._misses(place(piece.location))
                 elif self._whole is not None:
                     self._whole = self._whole._replace(payload=(*self._whole.payload, piece))
                 self._pass()
@@ -119,5 +126,8 @@ class Recovery:
             # What came live meanwhile was held back, and a small cache may have lost it again.
             self._walk(location(self._walked_to + 1), largest)
             self._wake()
-        else:
+        elif self.ending or not self._stock.lost:
             self.stop(True)
+        else:  # the upstream it was for is gone, too: on from here with the next one
+            self._pieces = None
+            self._stock.recovering_from = self._walked_to + 1

@@ -51,6 +51,8 @@ class Stock:
         self.recovering_from = 0
         #: Subscriptions follow it live from here on.
         self.floor = 0
+        #: The last place that could not be recovered.
+        self.missed = -1
         #: From the first to the last of these all that exists has been passed on to ``fans``.
         self.passed_on = (0, -1)
         #: DEFAULT_PUBLISHER_GROUP_ORDER.

@@ -71,7 +71,9 @@ class FanOut:
 
     def join(self, request: PublisherHalf) -> None:
         """A subscription takes part from the next object on."""
-        last, group = self.last, self.head.group
+        last, group, missed = self.last, self.head.group, self._stock.missed
+        if last is None and missed >> 64 == group:
+            last = missed & MAX_VI64  # FIN must not say that nothing is missing
         self._join(request, None if last is None else Location(group, last))
 
     def leave(self, request: PublisherHalf) -> None:

@@ -441,6 +441,7 @@ class RelayTrack(StockedTrack):
 
     def _end(self, code: DoneCode, reason: str) -> None:
         if self._recovery is not None:
+            self._recovery.ending = True
             return  # it ends when all that was missed has been passed on
         ended = code == DoneCode.TRACK_ENDED and self.largest is not None
         for fan in tuple(self.stock.fans.values()):
