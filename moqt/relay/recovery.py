@@ -126,8 +126,8 @@ class Recovery:
             # What came live meanwhile was held back, and a small cache may have lost it again.
             self._walk(location(self._walked_to + 1), largest)
             self._wake()
-        elif self.ending or not self._stock.lost:
+        elif self.ending or any(leg.live for leg in self._stock.legs):
             self.stop(True)
-        else:  # the upstream it was for is gone, too: on from here with the next one
+        else:  # the upstream it was for is gone or paused: on from here with the next one
             self._pieces = None
             self._stock.recovering_from = self._walked_to + 1

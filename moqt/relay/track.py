@@ -198,7 +198,7 @@ class RelayTrack(StockedTrack):
         if leg.live or not self._wants_objects():
             self._attach_pending()
         self._answer()
-        if self._recovery is not None:
+        if self._recovery is not None and leg.live:
             self._recovery.upstream(self.largest)
         self._adjust_forward()
         self.stock.stirred()
@@ -215,7 +215,7 @@ class RelayTrack(StockedTrack):
         """It brings every object after ``largest``."""
         self._begins(leg)
         self._attach_pending()
-        if self._recovery is not None:
+        if self._recovery is not None and leg.live:
             self._recovery.upstream(largest)
         self._answer()
 
@@ -277,8 +277,8 @@ class RelayTrack(StockedTrack):
             self.subscribe(request)
 
     def _attach_pending(self) -> None:
-        pending, self._pending = self._pending, {}
-        for request in pending:
+        for request in tuple(self._pending):  # those that still wait are wanted for, too
+            self._pending.pop(request, None)
             request.ask(self._attach)
 
     def _detach(self, request: PublisherHalf) -> None:
