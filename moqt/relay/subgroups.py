@@ -48,8 +48,8 @@ class FanOut:
         self.inflows: dict[Inflow, None] = {}
         #: The first object that an upstream has begun of it: it goes on from there.
         self._from = MAX_VI64
-        #: Of objects that wait for their turn: which one precedes them.
-        self.follows: dict[int, int] = {}
+        #: Of objects begun live that wait for their turn: which one precedes them, if known.
+        self.follows: dict[int, int | None] = {}
         self._first = head.first_object
         self._final: int | None = None
         self._given: StoredObject | None = None
@@ -115,7 +115,7 @@ class FanOut:
     def begun(self, number: int, before: int | None) -> None:
         """An upstream has begun an object, right after ``before`` of its stream."""
         self._from = min(self._from, number)
-        if before is not None:
+        if self.last is None or number > self.last:
             self.follows[number] = before
 
     def offer(self, stored: StoredObject, since: int) -> None:
@@ -260,11 +260,19 @@ class FanOut:
 
     def _blocked(self) -> bool:
         """Something waits for what cannot come any more: begin new streams with it (§7.7)."""
-        coming = self._soonest()
-        if coming is None or self._stock.recovering or self._from_before():
+        if self._stock.recovering or self._from_before():
             return False
-        self._start_anew(coming.head.object)
-        return True
+        for number in sorted(self.follows):
+            if self.last is not None and number <= self.last:
+                del self.follows[number]
+            elif self._from_inflows(number) or self._whole(number):
+                self._start_anew(number)
+                return True
+        return False
+
+    def _whole(self, number: int) -> StoredObject | None:
+        at = place((self.head.group, number))
+        return self._stock.archive.after(at, at, statuses=True)
 
     def _start_anew(self, number: int) -> None:
         """Reset every stream; new ones begin with that object."""

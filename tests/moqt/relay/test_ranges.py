@@ -59,14 +59,38 @@ def test_largest_is_what_any_upstream_has_said_or_sent_live() -> None:
     world.publisher(other)
     _, first = world.desk().subscribe()
     world.run(1)
-    assert first.info is not None
-    assert first.info.largest == Location(2, 4)
+    _, again = world.desk().subscribe()
+    world.run(1)
+    for receiver in (first, again):
+        assert receiver.info is not None
+        assert receiver.info.largest == Location(2, 4)
     layer(track, 7)
     world.run(0.2)
     _, second = world.desk().subscribe()
     world.run(1)
     assert second.info is not None
     assert second.info.largest == Location(7, 4)
+
+
+@pytest.mark.rule("M386")
+def test_what_is_fetched_does_not_move_largest() -> None:
+    world = RelayWorld()
+    upstream = Upstream()
+    desk = world.desk(handler=upstream)
+    desk.session.publish_namespace(SPACE, NO_PARAMETERS, lambda _: None)
+    world.run(0.1)
+    world.desk().subscribe()
+    world.run(0.1)
+    track = Track(NAME)
+    layer(track, 3)
+    upstream.requests[0].accept(track)
+    world.run(0.1)
+    upstream.fetches[0].accept(track)
+    world.run(0.1)
+    (relayed,) = world.relay.tracks.values()
+    before = relayed.largest
+    relayed.stock.arrives(ObjectHead(9, 0, 0, 128, 0), None, fetched=True)
+    assert relayed.largest == before == Location(3, 4)
 
 
 @pytest.mark.rule("M180")
@@ -209,7 +233,7 @@ def test_new_groups_are_asked_for_once() -> None:
     heard: list[int] = []
     track.on_new_group = heard.append
     layer(track, 0)
-    world.publisher(track)
+    desk = world.publisher(track)
     requests = [world.desk().subscribe(NAME, Parameters(new_group_request=0))[0]]
     world.run(0.2)
     assert heard == [0], "with the SUBSCRIBE upstream"
@@ -223,6 +247,8 @@ def test_new_groups_are_asked_for_once() -> None:
     requests[1].update(Parameters(new_group_request=1))
     world.run(0.2)
     assert heard == [0], "the group is here"
+    updates = desk.session.counters().received.messages
+    assert updates["REQUEST_UPDATE"] == 0
     requests[1].update(Parameters(new_group_request=2))
     world.run(0.2)
     assert heard == [0, 2]
