@@ -8,6 +8,7 @@ import pytest
 
 from moqt.codec import messages as m
 from moqt.codec.params import NO_PARAMETERS, Parameters
+from moqt.codec.properties import write_pairs
 from moqt.errors import RequestCode, RequestFailed
 from moqt.model import FullTrackName, GroupOrder, LocationFilter
 from moqt.publisher import Track
@@ -148,6 +149,42 @@ def test_namespaces_match_field_by_field(announced: tuple[bytes, ...]) -> None:
     world.run(0.2)
     assert code(receiver) == RequestCode.DOES_NOT_EXIST
     assert not track._subscriptions
+
+
+@pytest.mark.rule("M192")
+@pytest.mark.parametrize("announced", [(b"kvcs-1", b"scop"), (b"kvcs-1scope",), (*SPACE, b"x")])
+def test_who_announces_another_namespace_is_not_asked(announced: tuple[bytes, ...]) -> None:
+    world = RelayWorld()
+    ours, other = Track(NAME), Track(NAME)
+    world.publisher(ours)
+    world.desk().subscribe()
+    world.run(0.2)
+    desk = world.desk()
+    desk.catalog.add(other)
+    desk.session.publish_namespace(announced, NO_PARAMETERS, lambda _: None)
+    world.run(0.2)
+    assert len(ours._subscriptions) == 1
+    assert not other._subscriptions
+    assert desk.session.counters().received.messages["SUBSCRIBE"] == 0
+
+
+@pytest.mark.rule("M221", "M222")
+def test_the_newest_set_of_track_properties_is_what_is_told() -> None:
+    world = RelayWorld()
+    first, second = Track(NAME), Track(NAME)
+    first._properties = write_pairs([(0x78, 1), (0x9000, 99)])
+    second._properties = write_pairs([(0x78, 2)])
+    world.publisher(first)
+    _, one = world.desk().subscribe()
+    world.run(0.2)
+    world.publisher(second)
+    world.run(0.2)
+    _, two = world.desk().subscribe()
+    world.run(0.2)
+    assert [receiver.info.properties.raw for receiver in (one, two)] == [
+        first._properties,
+        second._properties,
+    ]
 
 
 @pytest.mark.rule("M193", "M196")
