@@ -201,6 +201,7 @@ class Leg:
     def idle(self) -> bool:
         """Nobody downstream wants it: leave it, or pause what a publisher offered. True if left."""
         if isinstance(self.request, IncomingPublish):
+            self.resume(False)
             return False
         self.cancel()
         return True

@@ -368,10 +368,14 @@ class RelayTrack(StockedTrack):
         )
 
     def _adjust_forward(self) -> None:
-        """Upstream is not paused while anybody downstream is not (draft-22 §7.2)."""
+        """Upstream is not paused while anybody downstream is not (draft-22 §7.2).
+
+        While nobody is there it goes on until ``_idle``: whoever comes back soon misses nothing.
+        """
         wants = self._wants_objects()
-        for leg in self._legs:
-            leg.resume(wants)
+        if wants or self.stock.subscriptions or self._pending:
+            for leg in self._legs:
+                leg.resume(wants)
 
     def _new_group(self, wanted: int) -> None:
         for leg in self._legs:
