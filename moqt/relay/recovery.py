@@ -64,7 +64,7 @@ class Recovery:
             self._pieces.close()
         self._stock.recovering = False
         if succeeded:
-            self._stock.passed_on = self._since, self._walked_to
+            self._stock.account.passed_on = self._since, self._walked_to
         over(succeeded)
 
     def _walk(self, first: Location, last: Location) -> None:
@@ -85,7 +85,7 @@ class Recovery:
     def _misses(self, last: int) -> None:
         """What ends there could not be had."""
         self._since = last + 1
-        self._stock.missed = last
+        self._stock.account.missed = last
 
     def _pass(self) -> None:
         """On to its subgroup, once the object is whole."""

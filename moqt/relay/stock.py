@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from moqt.codec.properties import TrackProperties
 from moqt.errors import DoneCode, MalformedTrack
 from moqt.model import GroupOrder, Location, StoredObject
+from moqt.relay.account import Account
 from moqt.relay.archive import Archive
 from moqt.relay.arriving import Arriving
 from moqt.relay.filling import Filler
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from moqt.relay.reading import Reader
     from moqt.session.publications import PublisherHalf
     from transport.api import BytesLike
-
-
-#: Groups heard last among which a hole may be a stream that was lost with its session.
-LOOK_BACK: Final = 16
 
 
 class Stock:
@@ -49,12 +46,7 @@ class Stock:
         #: The last upstream is gone and subscriptions wait for one that goes on at this place.
         self.recovering = False
         self.recovering_from = 0
-        #: Subscriptions follow it live from here on.
-        self.floor = 0
-        #: The last place that could not be recovered.
-        self.missed = -1
-        #: From the first to the last of these all that exists has been passed on to ``fans``.
-        self.passed_on = (0, -1)
+        self.account = Account(self.archive, self.fans)
         #: DEFAULT_PUBLISHER_GROUP_ORDER.
         self.order = GroupOrder.ASCENDING
         self.on_malformed: Callable[[MalformedTrack], None] | None = None
@@ -181,37 +173,6 @@ class Stock:
         for fan in self.fans.values():
             if not fan.closed:
                 fan.join(request)
-
-    def accounted(self, first: int, last: int) -> bool:
-        """True when all there is from ``first`` to ``last`` is known or has been passed on."""
-        since, to = self.passed_on
-        if since <= first <= to:
-            first = to + 1
-        return self.archive.known.covers(first, last)
-
-    def lacking(self) -> int:
-        """The first place that subscriptions may still lack: of an open subgroup, or never heard.
-
-        A group whose stream was lost before it began shows as a hole among the last ones.
-        """
-        covers = self.archive.known.covers
-        fans = self.fans.values()
-        after = (0 if fan.passed is None else fan.passed + 1 for fan in fans)
-        found = [
-            place((fan.head.group, number))
-            for fan, number in zip(fans, after, strict=True)
-            if not fan.closed
-        ]
-        at = self.floor
-        groups = sorted({fan.head.group for fan in fans if fan.head.group >= at >> 64})
-        if len(groups) > LOOK_BACK:
-            groups = groups[-LOOK_BACK:]
-            at = place((groups[0], 0))
-        for group in groups:
-            if not covers(at, place((group, 0)) - 1):
-                break
-            at = place((group + 1, 0))
-        return min([at, *found])
 
     def leave(self, request: PublisherHalf) -> None:
         """It is over."""

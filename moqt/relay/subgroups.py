@@ -71,7 +71,7 @@ class FanOut:
 
     def join(self, request: PublisherHalf) -> None:
         """A subscription takes part from the next object on."""
-        last, group, missed = self.last, self.head.group, self._stock.missed
+        last, group, missed = self.last, self.head.group, self._stock.account.missed
         if last is None and missed >> 64 == group:
             last = missed & MAX_VI64  # FIN must not say that nothing is missing
         self._join(request, None if last is None else Location(group, last))
@@ -256,7 +256,7 @@ class FanOut:
         before = found.follows if isinstance(found, Arriving) else self.follows.get(number)
         if before is not None and before <= last:
             return True
-        return stock.accounted(first, place((group, number)) - 1)
+        return stock.account.covers(first, place((group, number)) - 1)
 
     def _blocked(self) -> bool:
         """Something waits for what cannot come any more: begin new streams with it (§7.7)."""
@@ -346,7 +346,7 @@ class FanOut:
     def _conclude(self, end: int) -> None:
         """Nothing more comes: FIN when no object up to ``end`` is lacking, else reset."""
         first = place((self.head.group, 0 if self.last is None else self.last + 1))
-        if self._stock.accounted(first, end) and not self._open:
+        if self._stock.account.covers(first, end) and not self._open:
             self.close()
         else:
             self.abort(StreamCode.INTERNAL_ERROR)

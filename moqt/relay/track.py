@@ -405,9 +405,9 @@ class RelayTrack(StockedTrack):
         if self._recovery is not None or since is None:
             return
         if not any(other.live for other in self._legs if other is not leg):
-            stock.floor = since
+            stock.account.floor = since
         elif any(request.forward for request in stock.subscriptions):
-            lacking = stock.lacking()
+            lacking = stock.account.lacking()
             if lacking < since and not stock.archive.known.covers(lacking, since - 1):
                 self._recovery = Recovery(stock, self._recovered, lacking)
                 self._recovery.upstream(self.largest)
@@ -418,7 +418,7 @@ class RelayTrack(StockedTrack):
         for fan in tuple(stock.fans.values()):
             fan.advance()
         if stock.subscriptions and self._recovery is None:
-            self._recovery = Recovery(stock, self._recovered, stock.lacking())
+            self._recovery = Recovery(stock, self._recovered, stock.account.lacking())
             if self.live:  # what the other one is not to bring has to be fetched
                 self._recovery.upstream(self.largest)
         if not self.standing and (stock.subscriptions or self._pending):
@@ -435,7 +435,7 @@ class RelayTrack(StockedTrack):
             self.stock.stirred()
             return
         largest = self.largest
-        self.stock.floor = 0 if largest is None else place(largest) + 1
+        self.stock.account.floor = 0 if largest is None else place(largest) + 1
         for fan in tuple(self.stock.fans.values()):
             fan.advance()
             if largest is None or fan.head.group < largest.group:

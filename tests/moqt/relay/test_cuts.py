@@ -83,7 +83,7 @@ class Play:
             "jitter": random.choice((0.0, 0.01)),
             "loss": random.choice((0.0, 0.02)),
             "reorder": random.choice((0.0, 0.2)),
-            "split": random.choice((None, 700, 40)),
+            "split": random.choice((None, 700, 150)),
             "rate": random.choice((None, None, 200_000.0)),
         }
         cache = random.choice((10_000, 40_000, 100_000, 1 << 30))

@@ -9,8 +9,9 @@ import pytest
 from moqt.codec.data import FetchEncoder, FetchHeader, encode_fetch_header
 from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.codec.properties import write_pairs
-from moqt.errors import RequestCode, RequestFailed, SessionCode, StreamCode
+from moqt.errors import DoneCode, RequestCode, RequestFailed, SessionCode, StreamCode
 from moqt.model import (
+    Gap,
     GapKind,
     GroupOrder,
     Location,
@@ -26,7 +27,7 @@ from tests.moqt.session.worlds import Receiver
 from .test_fidelity import Upstream, by_hand, send, shape
 from .test_publishers import PAUSED, code, offer
 from .test_relaying import ALL, end, layer, normal
-from .worlds import LIVE, NAME, SPACE, Desk, RelayWorld
+from .worlds import NAME, SPACE, Desk, RelayWorld
 
 FROM_NOW = Parameters(location_filter=LocationFilter.next_object())
 
@@ -252,23 +253,63 @@ def test_a_relay_upstream_is_given_time_to_find_the_publisher() -> None:
 
 def test_a_fill_waits_while_an_upstream_is_expected() -> None:
     world = RelayWorld()
-    track = Track(NAME)
-    layer(track, 0)
-    first = world.publisher(track)
-    world.desk().subscribe(NAME, FROM_NOW)
-    world.run(0.2)
-    first.kill()
+    upstream, desk = publisher(world)
+    _, receiver = world.desk().subscribe()
     world.run(0.1)
-    _, receiver = world.desk().subscribe(NAME, Parameters(**vars_of(LIVE), rendezvous_timeout=9000))
+    upstream.requests[0].accept(holding(0, 1))
+    world.run(0.2)
+    assert len(upstream.fetches) == 1
+    desk.kill()
     world.run(1)
-    world.publisher(track)
+    world.publisher(holding(0, 1))
     world.run(1)
-    assert normal(receiver) == ALL[:4]
+    assert numbers(receiver) == [0, 1]
     assert receiver.fetches[0].gaps == []
 
 
-def vars_of(asked: Parameters) -> dict[str, Any]:
-    return {"location_filter": asked.location_filter, "fill": asked.fill}
+def test_a_subscription_that_has_ended_wants_nothing_though_its_fill_goes_on() -> None:
+    world = RelayWorld()
+    upstream, _ = publisher(world)
+    _, receiver = world.desk().subscribe()
+    world.run(0.1)
+    upstream.requests[0].accept(holding(0, 1))
+    world.run(0.2)
+    upstream.requests[0].done(DoneCode.TRACK_ENDED)
+    world.run(0.2)
+    (track,) = world.relay.tracks.values()
+    assert not track.stock.subscriptions
+    upstream.fetches[0].accept(holding(0, 1))
+    world.run(0.2)
+    assert numbers(receiver) == [0, 1]
+    assert receiver.end is not None
+
+
+@pytest.mark.rule("M443", "M444")
+def test_behind_a_hole_that_cannot_be_recovered_streams_begin_anew() -> None:
+    world = RelayWorld()
+    request, receiver, desk = by_hand(world, FROM_NOW)
+    send(request.subgroup(SubgroupHead(0, 0, 128, first_object=True)), 0, 0)
+    world.run(0.1)
+    desk.kill()
+    upstream, _ = publisher(world)
+    track = holding(0, 1, 2, 3)
+    whole = track.objects
+
+    def objects(*asked: Any) -> Any:
+        yield Gap(GapKind.UNKNOWN, Location(0, 1))
+        yield from (one for one in whole(*asked) if one.head.object > 1)
+
+    track.objects = objects  # type: ignore[method-assign,assignment]
+    upstream.requests[0].accept(track)
+    world.run(0.1)
+    for fetch in upstream.fetches:
+        fetch.accept(track)
+    world.run(0.1)
+    for fetch in upstream.fetches[1:]:
+        fetch.accept(track)
+    world.run(0.5)
+    assert [one[1] for one in shape(receiver)] == [[0], [2, 3]]
+    assert receiver.streams[0].ended == StreamCode.INTERNAL_ERROR
 
 
 @pytest.mark.rule("M183")

@@ -1,0 +1,59 @@
+"""What of a track has been passed on to its subscriptions, and what they may still lack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moqt.relay.spans import place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moqt.relay.archive import Archive
+    from moqt.relay.subgroups import FanOut
+
+#: Groups heard last among which a hole may be a stream that was lost with its session.
+LOOK_BACK: Final = 16
+
+
+class Account:
+    """Knows more than the cache, which may have forgotten what was passed on."""
+
+    def __init__(self, archive: Archive, fans: Mapping[tuple[int, int], FanOut]) -> None:
+        self._archive = archive
+        self._fans = fans
+        #: Subscriptions follow the track live from here on.
+        self.floor = 0
+        #: The last place that could not be recovered.
+        self.missed = -1
+        #: From the first to the last of these all that exists has been passed on.
+        self.passed_on = (0, -1)
+
+    def covers(self, first: int, last: int) -> bool:
+        """True when all there is from ``first`` to ``last`` is known or has been passed on."""
+        since, to = self.passed_on
+        if since <= first <= to:
+            first = to + 1
+        return self._archive.known.covers(first, last)
+
+    def lacking(self) -> int:
+        """The first place that subscriptions may still lack: of an open subgroup, or never heard.
+
+        A group whose stream was lost before it began shows as a hole among the last ones.
+        """
+        fans = self._fans.values()
+        found = [
+            place((fan.head.group, 0 if fan.passed is None else fan.passed + 1))
+            for fan in fans
+            if not fan.closed
+        ]
+        at = self.floor
+        groups = sorted({fan.head.group for fan in fans if fan.head.group >= at >> 64})
+        if len(groups) > LOOK_BACK:
+            groups = groups[-LOOK_BACK:]
+            at = place((groups[0], 0))
+        for group in groups:
+            if not self._archive.known.covers(at, place((group, 0)) - 1):
+                break
+            at = place((group + 1, 0))
+        return min([at, *found])
