@@ -136,8 +136,13 @@ class Roamer:
 
     async def _move_one(self, what: RoamingSubscription, uri: str) -> None:
         new = self.connection if not uri else await self._reach(uri)
-        if new is not None:
+        if new is None:
+            return
+        try:
             await what.move(new)
+        finally:
+            if new is not self.connection:  # closed when nothing is left on it, or with the rest
+                self._left.add(new)
 
 
 class RoamingAnnouncement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from moqt.codec import messages as m
-from moqt.errors import RequestCode, RequestRefused, SessionCode, SessionFault, StreamCode
+from moqt.errors import RequestCode, RequestRefused, StreamCode
 from moqt.session.requests import RequestStream
 from moqt.session.state import Request
 from moqt.session.updates import PeerUpdates
@@ -75,11 +75,7 @@ class IncomingRequest(RequestStream):
 
     def on_update(self, message: m.RequestUpdate) -> None:
         """Take the id; answer now, or in order after the answer to the request itself."""
-        refusal = self._updates.take(message)
-        if self.session.transport.unsent(self.stream) > self.session.config.unread_answers:
-            raise SessionFault(
-                SessionCode.TOO_MANY_REQUEST_UPDATES, "the answers to updates are not taken"
-            )
+        refusal = self._updates.take(message, self.stream)
         if self.state is Request.PENDING:
             self._waiting.append((message, refusal))
         elif self.state is not Request.CLOSED:

@@ -148,7 +148,7 @@ class OutgoingPublish(PublisherHalf, OutgoingRequest):
 
     def on_update(self, message: m.RequestUpdate) -> None:
         """The subscriber changes what it wants."""
-        refusal = self._peer_updates.take(message)
+        refusal = self._peer_updates.take(message, self.stream)
         if self.state is not Request.CLOSED:
             self.apply_update(message, refusal)
 

@@ -43,8 +43,8 @@ class PeerUpdates:
         #: Unanswered ones; the request sets it down when it has answered what came together.
         self.waiting = 0
 
-    def take(self, message: m.RequestUpdate) -> RequestRefused | None:
-        """Use up its id; why it cannot be served, if it cannot. SessionFault beyond the limit."""
+    def take(self, message: m.RequestUpdate, stream: int) -> RequestRefused | None:
+        """Use up its id; why it cannot be served, if it cannot. SessionFault beyond the limits."""
         session = self._session
         session.ids.take(message.request_id)
         limit = session.config.max_request_updates
@@ -58,6 +58,10 @@ class PeerUpdates:
         self.claim, refusal = session.peer_tokens.admit_update(
             self.claim, parameters, session.now, refusal
         )
+        if session.transport.unsent(stream) > session.config.unread_answers:
+            raise SessionFault(
+                SessionCode.TOO_MANY_REQUEST_UPDATES, "the answers to updates are not taken"
+            )
         if refusal is not None and refusal.code is RequestCode.REDIRECT:
             refusal = RequestRefused(RequestCode.INTERNAL_ERROR)  # no answer to an update (§12.3)
         return refusal

@@ -22,8 +22,10 @@ from moqt.model import (
 )
 from moqt.publisher import Track
 from moqt.session.config import SessionConfig
+from moqt.session.ports import Unserved
 
 from .wire import NAME, OTHER, Wire, leftovers
+from .worlds import Receiver, World
 
 VIOLATION = SessionCode.PROTOCOL_VIOLATION
 FIN = "fin"
@@ -67,6 +69,30 @@ class Offer:
         """What our data streams have brought so far."""
         streams = [one for one in self.wire.opened(unidirectional=True)][1:]
         return [self.wire.pulled(one) for one in streams]
+
+
+@pytest.mark.rule("M287")
+def test_answers_that_the_subscriber_never_takes_are_bounded() -> None:
+    world = World(server_config=SessionConfig(unread_answers=400), window=2000).run(1)
+    track, taken = Track(NAME), []
+
+    class Taking(Unserved):
+        def on_publish(self, request: Any) -> None:
+            taken.append(request)
+            request.accept(Receiver())
+
+    world.client.session._context.handler = Taking()
+    track.offer(world.server.session.publish(track, NO_PARAMETERS, track.order, [].append))
+    world.run(1)
+    world.pair.stop_reading("to_client")
+    for _ in range(2000):
+        world.client.session._context.peer_options = SetupOptions(max_request_updates=0)
+        taken[0].update(NO_PARAMETERS)
+        world.run(0.01)
+        if world.server.ended is not None:
+            break
+    assert world.server.ended is not None
+    assert world.server.ended[0] == SessionCode.TOO_MANY_REQUEST_UPDATES
 
 
 @pytest.mark.rule("M385", "M326")
