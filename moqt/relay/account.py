@@ -42,16 +42,18 @@ class Account:
         A group whose stream was lost before it began shows as a hole among the last ones.
         """
         fans = self._fans.values()
-        found = [
-            place((fan.head.group, 0 if fan.passed is None else fan.passed + 1))
-            for fan in fans
-            if not fan.closed
-        ]
         at = self.floor
         groups = sorted({fan.head.group for fan in fans if fan.head.group >= at >> 64})
         if len(groups) > LOOK_BACK:
             groups = groups[-LOOK_BACK:]
             at = place((groups[0], 0))
+        found = []
+        for fan in fans:
+            after = place((fan.head.group, 0 if fan.passed is None else fan.passed + 1))
+            if not fan.closed:
+                found.append(after)
+            elif not fan.complete and fan.head.group >= at >> 64:
+                found.append(max(after, at))  # it was reset
         for group in groups:
             if not self._archive.known.covers(at, place((group, 0)) - 1):
                 break
