@@ -50,6 +50,9 @@ class Account:
         found = []
         for fan in fans:
             after = place((fan.head.group, 0 if fan.passed is None else fan.passed + 1))
+            # Another subgroup of it may have been lost before it began.
+            start = max(place((fan.head.group, 0)), self.floor)
+            after = min(after, self._archive.known.until(start) + 1)
             if not fan.closed:
                 found.append(after)
             elif not fan.complete and fan.head.group >= at >> 64:
