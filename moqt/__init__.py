@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from moqt.codec.fields import Token as Token
     from moqt.codec.params import Parameters as Parameters
     from moqt.discovery import Change as Change
     from moqt.discovery import Namespaces as Namespaces
@@ -23,20 +24,31 @@ if TYPE_CHECKING:
     from moqt.endpoint import connect as connect
     from moqt.endpoint import serve as serve
     from moqt.errors import MalformedTrack as MalformedTrack
+    from moqt.errors import Misuse as Misuse
     from moqt.errors import MoqtError as MoqtError
+    from moqt.errors import RequestCode as RequestCode
     from moqt.errors import RequestFailed as RequestFailed
+    from moqt.errors import RequestRefused as RequestRefused
     from moqt.errors import SessionClosed as SessionClosed
+    from moqt.errors import StreamReset as StreamReset
     from moqt.errors import SubscriptionEnded as SubscriptionEnded
     from moqt.errors import TooFarBehind as TooFarBehind
+    from moqt.migration import roam as roam
     from moqt.model import FullTrackName as FullTrackName
     from moqt.model import GroupOrder as GroupOrder
     from moqt.model import Location as Location
     from moqt.model import LocationFilter as LocationFilter
     from moqt.model import ObjectHead as ObjectHead
+    from moqt.model import TrackSource as TrackSource
     from moqt.monitor import Monitor as Monitor
     from moqt.publisher import Catalog as Catalog
     from moqt.publisher import Track as Track
     from moqt.retry import insist as insist
+    from moqt.session.config import SessionConfig as SessionConfig
+    from moqt.session.ports import TrackReceiver as TrackReceiver
+    from moqt.session.ports import Unserved as Unserved
+    from moqt.session.tokens import Action as Action
+    from moqt.session.tokens import Claim as Claim
     from moqt.subscriber import Fetch as Fetch
     from moqt.subscriber import ReceivedObject as ReceivedObject
     from moqt.subscriber import Subscription as Subscription
@@ -46,8 +58,10 @@ if TYPE_CHECKING:
     from moqt.trace import Trace as Trace
 
 _HOMES: Final = {
+    "Action": "moqt.session.tokens",
     "Catalog": "moqt.publisher",
     "Change": "moqt.discovery",
+    "Claim": "moqt.session.tokens",
     "Connection": "moqt.driver",
     "Fetch": "moqt.subscriber",
     "FullTrackName": "moqt.model",
@@ -55,6 +69,7 @@ _HOMES: Final = {
     "Location": "moqt.model",
     "LocationFilter": "moqt.model",
     "MalformedTrack": "moqt.errors",
+    "Misuse": "moqt.errors",
     "Monitor": "moqt.monitor",
     "MoqtError": "moqt.errors",
     "Namespaces": "moqt.discovery",
@@ -62,20 +77,29 @@ _HOMES: Final = {
     "Offer": "moqt.discovery",
     "Parameters": "moqt.codec.params",
     "ReceivedObject": "moqt.subscriber",
-    "Server": "moqt.endpoint",
+    "RequestCode": "moqt.errors",
     "RequestFailed": "moqt.errors",
+    "RequestRefused": "moqt.errors",
+    "Server": "moqt.endpoint",
     "SessionClosed": "moqt.errors",
+    "SessionConfig": "moqt.session.config",
+    "StreamReset": "moqt.errors",
     "Subscription": "moqt.subscriber",
     "SubscriptionEnded": "moqt.errors",
+    "Token": "moqt.codec.fields",
     "TooFarBehind": "moqt.errors",
     "Trace": "moqt.trace",
     "Track": "moqt.publisher",
+    "TrackReceiver": "moqt.session.ports",
+    "TrackSource": "moqt.model",
     "Tracks": "moqt.discovery",
+    "Unserved": "moqt.session.ports",
     "accept": "moqt.subscriber",
     "connect": "moqt.endpoint",
     "fetch": "moqt.subscriber",
     "insist": "moqt.retry",
     "namespaces": "moqt.discovery",
+    "roam": "moqt.migration",
     "serve": "moqt.endpoint",
     "subscribe": "moqt.subscriber",
     "tracks": "moqt.discovery",

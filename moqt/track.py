@@ -261,6 +261,8 @@ def _octets(view: BytesLike) -> BytesLike:
         if not view.c_contiguous:
             raise Misuse("a payload view must be C-contiguous: copy the array first")
         return view.cast("B")
+    if not isinstance(view, bytes | bytearray | memoryview):
+        raise Misuse(f"a payload of {type(view).__name__}: give bytes, bytearray or memoryview")
     return view
 
 

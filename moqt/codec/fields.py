@@ -29,6 +29,11 @@ Pair: TypeAlias = tuple[int, int | bytes]
 
 def check_name(namespace: TrackNamespace, name: bytes = b"") -> None:
     """Misuse when our caller's name breaks draft-22 §2.4.1: 32 fields, none empty, 4096 octets."""
+    if not isinstance(namespace, tuple):
+        raise Misuse(f"namespace {namespace!r}: give a tuple of bytes, one for each field")
+    for part in (*namespace, name):
+        if not isinstance(part, bytes):
+            raise Misuse(f"{part!r} in a name: names are bytes, so encode() text first")
     if len(namespace) > MAX_NAMESPACE_FIELDS:
         raise Misuse(
             f"namespace of {len(namespace)} fields: at most {MAX_NAMESPACE_FIELDS} are allowed"

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,3 +123,16 @@ def test_every_name_of_the_package_is_there() -> None:
         assert getattr(moqt, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = moqt.nothing
+
+
+def test_the_verifier_on_the_page_refuses_prefixes_that_cover_the_secret() -> None:
+    (code,) = [code for code in blocks() if "def judge(" in code]
+    room: dict[str, Any] = {"moqt": moqt}
+    exec(code.partition("\n\n\nserver")[0], room)
+    shown = (moqt.Token.use_value(b"open sesame"),)
+    tracks = moqt.Action.SUBSCRIBE_TRACKS
+    for namespace in ((), (b"market",), (b"market", b"dark"), (b"market", b"dark", b"deeper")):
+        assert room["judge"](moqt.Claim(tracks, namespace), 0.0).code.name == "UNAUTHORIZED"
+        assert room["judge"](moqt.Claim(tracks, namespace, session_tokens=shown), 0.0) is None
+    assert room["judge"](moqt.Claim(tracks, (b"market", b"lit")), 0.0) is None
+    assert room["judge"](moqt.Claim(moqt.Action.SETUP), 0.0) is None

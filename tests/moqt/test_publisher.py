@@ -415,3 +415,32 @@ def test_interests_between_two_sessions() -> None:
     world.run()
     assert [type(error) for error in again.heard] == [SessionClosed]
     assert not world.catalog._interests
+
+
+@pytest.mark.parametrize("payload", ["text", 7, None, [b"x"]])
+def test_a_payload_that_is_not_octets_is_refused_where_it_is_given(payload: Any) -> None:
+    """Given on, it would end the session of whoever reads it."""
+    subgroup = Track(FullTrackName((b"a",), b"b")).subgroup(0)
+    with pytest.raises(Misuse, match=f"payload of {type(payload).__name__}"):
+        subgroup.object(0, payload)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "match"),
+    [
+        (("a",), b"b", "'a' in a name"),
+        ((b"a",), "b", "'b' in a name"),
+        (b"abc", b"b", "give a tuple"),
+        ("abc", b"b", "give a tuple"),
+        ((b"a", 7), b"b", "7 in a name"),
+    ],
+)
+def test_names_that_are_not_octets_are_refused_where_they_are_given(
+    namespace: Any, name: Any, match: str
+) -> None:
+    """Kept, they would end the session of whoever asks for what is there."""
+    with pytest.raises(Misuse, match=match):
+        Track(FullTrackName(namespace, name))
+    if name == b"b":
+        with pytest.raises(Misuse, match=match):
+            Catalog().announce(namespace)
