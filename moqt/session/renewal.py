@@ -29,6 +29,8 @@ class Renewal:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._shown = self._now()
+        #: Requests that have not shown what is good now.
+        self._behind: set[UpdatableRequest | SubscriberHalf | OutgoingPublish] = set()
         context.call_later(LOOK, self._look)
 
     def _now(self) -> tuple[Token, ...]:
@@ -36,14 +38,18 @@ class Renewal:
         return () if show is None else tuple(show())
 
     def _look(self) -> None:
-        shown = self._now()
+        shown, owners = self._now(), set(self._context.owners.values())
         if shown != self._shown:
             self._shown = shown
-            for owner in tuple(self._context.owners.values()):
-                if (
-                    isinstance(owner, UpdatableRequest | SubscriberHalf | OutgoingPublish)
-                    and owner.state is Request.ESTABLISHED
-                ):
-                    with suppress(Misuse):  # the peer owes it answers: the next change counts
-                        owner.update(NO_PARAMETERS)
+            self._behind = {
+                owner
+                for owner in owners
+                if isinstance(owner, UpdatableRequest | SubscriberHalf | OutgoingPublish)
+            }
+        self._behind &= owners
+        for owner in tuple(self._behind):
+            if owner.state is Request.ESTABLISHED:  # what is unanswered, at a later look
+                with suppress(Misuse):  # the peer owes it answers: at a later look
+                    owner.update(NO_PARAMETERS)
+                    self._behind.discard(owner)
         self._context.call_later(LOOK, self._look)

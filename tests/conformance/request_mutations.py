@@ -198,7 +198,7 @@ REQUEST_MUTATIONS = (
         "for kept in tuple(self._kept)[1:]))\n",
     ),
     Mutation(
-        "M295", "moqt/migration.py", "        if new is not None:\n", "        if new is None:\n"
+        "M295", "moqt/migration.py", "            await what.move(new)\n", "            pass\n"
     ),
     Mutation(
         "M297",

@@ -200,13 +200,13 @@ async def test_close_delivers_what_was_asked_for(world) -> None:
 @pytest.mark.parametrize("mode", ["live", "completed"])
 async def test_close_takes_the_time_that_delivery_takes(world, monkeypatch, mode) -> None:
     """Only a peer that takes nothing more is cut off; nobody can begin anything new."""
-    cache = Cache(layers=8, blocks=8, block_tokens=64, kv_heads=8, head_dim=64)
+    cache = Cache(layers=32, blocks=8, block_tokens=64, kv_heads=8, head_dim=64)
     publisher, url = await world.publisher()
     publication = await cache.publish(publisher)
     retrieval = await (await world.consumer(url)).retrieve(publication.name, mode=mode)
     stranger = await world.consumer(url)
     await world.until(lambda: retrieval.counters.objects)
-    monkeypatch.setattr("moqt.driver.CLOSE_TIMEOUT", 0.1)
+    monkeypatch.setattr("moqt.driver.CLOSE_TIMEOUT", 0.4)
     closing = asyncio.create_task(publisher.close())
     with pytest.raises(UnknownPublication, match=r"GOING_AWAY|session ended|session closed"):
         await stranger.retrieve(publication.name)

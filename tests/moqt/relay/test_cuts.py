@@ -26,7 +26,7 @@ from .worlds import CLIENT, NAME, SPACE, Desk, RelayWorld
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SEEDS = int(os.environ.get("RELAY_SEEDS", "60"))
+SEEDS = int(os.environ.get("RELAY_SEEDS", "24"))
 BASE = int(os.environ.get("RELAY_SEED_BASE", "0"))
 At = tuple[int, int]
 

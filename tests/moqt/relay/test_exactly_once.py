@@ -22,7 +22,7 @@ from moqt.relay.config import RelayConfig
 
 from .worlds import NAME, SPACE, Desk, RelayWorld
 
-SEEDS = int(os.environ.get("RELAY_SEEDS", "60"))
+SEEDS = int(os.environ.get("RELAY_SEEDS", "24"))
 BASE = int(os.environ.get("RELAY_SEED_BASE", "0"))
 
 

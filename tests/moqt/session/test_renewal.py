@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from moqt.codec import messages as m
 from moqt.codec.fields import Token
 from moqt.codec.params import NO_PARAMETERS, Parameters
+from moqt.errors import Misuse
 from moqt.model import GroupOrder
 from moqt.publisher import Track
 from moqt.session.config import SessionConfig
@@ -60,3 +62,43 @@ def replace_name() -> object:
 def test_without_tokens_nothing_is_planned() -> None:
     wire = Wire(is_client=True, config=replace(SessionConfig(), request_tokens=None))
     assert wire.session.next_deadline() is None
+
+
+def test_a_request_that_is_answered_after_the_change() -> None:
+    shown = [OLD]
+    wire = Wire(is_client=True, config=SessionConfig(request_tokens=lambda: tuple(shown)))
+    wire.session.subscribe(NAME, NO_PARAMETERS, Receiver())
+    (stream,) = wire.opened(unidirectional=False)
+    shown[0] = NEW
+    wire.now += LOOK
+    wire.session.tick(wire.now)
+    assert len(wire.answer(stream).messages) == 1
+    wire.send(stream, m.SubscribeOk(7, Parameters(), b""))
+    for _ in range(3):
+        wire.now += LOOK
+        wire.session.tick(wire.now)
+    assert wire.last(stream).parameters == Parameters(authorization_tokens=(NEW,))
+    assert len(wire.answer(stream).messages) == 2
+
+
+def test_a_request_that_is_owed_answers_at_the_change() -> None:
+    shown = [OLD]
+    wire = Wire(is_client=True, config=SessionConfig(request_tokens=lambda: tuple(shown)))
+    subscription = wire.session.subscribe(NAME, NO_PARAMETERS, Receiver())
+    (stream,) = wire.opened(unidirectional=False)
+    wire.send(stream, m.SubscribeOk(7, Parameters(), b""))
+    with suppress(Misuse):  # as many as it may be owed
+        while True:
+            subscription.update(NO_PARAMETERS)
+    owed = len(wire.answer(stream).messages) - 1
+    shown[0] = NEW
+    wire.now += LOOK
+    wire.session.tick(wire.now)
+    assert len(wire.answer(stream).messages) == 1 + owed
+    for _ in range(owed):
+        wire.send(stream, m.RequestOk())
+    for _ in range(3):
+        wire.now += LOOK
+        wire.session.tick(wire.now)
+    assert wire.last(stream).parameters == Parameters(authorization_tokens=(NEW,))
+    assert len(wire.answer(stream).messages) == 2 + owed
