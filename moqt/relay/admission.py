@@ -111,11 +111,10 @@ class Bucket:
 class _Identity:
     """What all sessions of one identity have open and have used."""
 
-    __slots__ = ("egress", "open", "requests", "sessions")
+    __slots__ = ("egress", "open", "requests")
 
     def __init__(self, limits: AdmissionLimits, now: float) -> None:
         self.open: Counter[str] = Counter()
-        self.sessions = 0
         self.requests = Bucket(limits.identity_rate, limits.identity_burst, now)
         self.egress = Bucket(limits.egress or 1.0, 10 * limits.egress, now)
 

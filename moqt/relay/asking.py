@@ -27,11 +27,11 @@ AGAIN: Final = 5.0
 
 def shortest(prefixes: Iterable[TrackNamespace]) -> list[TrackNamespace]:
     """Those that no other one covers."""
-    found: list[TrackNamespace] = []
+    found: dict[TrackNamespace, None] = {}
     for prefix in sorted(set(prefixes), key=len):
-        if not any(under(prefix, shorter) for shorter in found):
-            found.append(prefix)
-    return found
+        if not any(prefix[:fields] in found for fields in range(len(prefix))):
+            found[prefix] = None
+    return list(found)
 
 
 class Asking:
@@ -114,7 +114,7 @@ class Asking:
         asked: Iterable[TrackNamespace],
         make: type[_Asked],
     ) -> None:
-        wanted = self._wanted(asked)
+        wanted = dict.fromkeys(self._wanted(asked))
         replaced = []
         for prefix in [one for one in table if one not in wanted]:
             # Two requests of a kind may not overlap: the old one goes first (draft-22 §4.2).

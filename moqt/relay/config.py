@@ -13,6 +13,9 @@ class RelayConfig:
     cache: int = 1 << 30
     #: An object larger than this passes through and is not kept: it would empty the cache.
     max_cached_object: int = 64 << 20
+    #: Octets kept of objects that are not whole yet, all tracks together: beyond it those begun
+    #: first are not kept, since who publishes may begin objects on every stream and end none.
+    unfinished: int = 256 << 20
     #: Octets of one subscription that wait for its subscriber; more end it with TOO_FAR_BEHIND,
     #: since QUIC gives the sender no way to slow down whoever publishes.
     backlog: int = 64 << 20

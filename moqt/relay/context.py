@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from moqt.relay.arriving import Unfinished
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -30,6 +32,7 @@ class RelayContext:
         self.cache = cache
         #: Sessions that may have a track, those with the exact namespace first.
         self.candidates = candidates
+        self.unfinished = Unfinished(config.unfinished)
         #: Events by name: objects in, hits, misses, fetches upstream and so on.
         self.counts: Counter[str] = Counter()
         #: SUBSCRIBEs that wait for a publisher.

@@ -18,6 +18,7 @@ from moqt.model import (
     LocationFilterType,
     ObjectHead,
 )
+from moqt.relay.cache import OBJECT_COST
 from moqt.relay.spans import last_of, location, place
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class UpstreamFetch:
         self._clean = False
         self._arriving: Arriving | None = None
         self._kind = GapKind.UNKNOWN
-        # Places received that no reader has passed, with their octets.
+        # Places received that no reader has passed, with what the cache pays for them.
         self._ahead: deque[tuple[int, int]] = deque()
         self._lead = 0
         self.request: OutgoingFetch | None = None
@@ -164,8 +165,9 @@ class UpstreamFetch:
         if arriving is None:
             return
         arriving.end()
-        self._lead += arriving.octets
-        self._ahead.append((arriving.place, arriving.octets))
+        cost = arriving.octets + OBJECT_COST
+        self._lead += cost
+        self._ahead.append((arriving.place, cost))
         self._stock.whole(arriving)
         self._stock.fetched(arriving.head)
         if self._lead > self._filler.window:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moqt.session.prefixes import under
-
 if TYPE_CHECKING:
     from collections.abc import Container
 
@@ -52,10 +50,6 @@ class Offers:
         for interest in self._interests:
             interest.forget(track.name)
 
-    def wanted(self, namespace: TrackNamespace) -> bool:
-        """True when somebody wants every track of this namespace."""
-        return any(under(namespace, interest.prefix) for interest in self._interests)
-
     def interested(self, interest: IncomingSubscribeTracks, admission: Admission) -> None:
         """Offer what there is and what will be, until it ends."""
         interest.on_end = lambda: self._left(interest)
@@ -68,7 +62,7 @@ class Offers:
 
     def prefixes(self) -> list[TrackNamespace]:
         """The prefixes of all interests."""
-        return list(one.prefix for one in self._interests)
+        return [one.prefix for one in self._interests]
 
     def _left(self, interest: IncomingSubscribeTracks) -> None:
         self._interests.pop(interest, None)

@@ -172,10 +172,11 @@ class Reader:
                 sent += len(view)
                 yield view
             if sent < arriving.octets:
-                continue  # more has come meanwhile
-            if arriving.whole:
+                if arriving.kept:
+                    continue  # more has come meanwhile
+            elif arriving.whole:
                 break
-            if not arriving.broken:
+            elif arriving.kept and not arriving.broken:
                 arriving.wakes.add(self._wake)
                 yield None
                 continue

@@ -12,6 +12,7 @@ from moqt.relay.context import RelayContext
 from moqt.relay.directory import Directory
 from moqt.relay.offers import Offers
 from moqt.relay.track import RelayTrack
+from moqt.session.prefixes import under
 
 if TYPE_CHECKING:
     from moqt.model import FullTrackName, TrackNamespace
@@ -58,7 +59,7 @@ class Relay:
         fits = [
             (max(len(prefix) for prefix in matching), peer)
             for peer, prefixes in self.upstreams.items()
-            if (matching := [one for one in prefixes if namespace[: len(one)] == one])
+            if (matching := [one for one in prefixes if under(namespace, one)])
         ]
         longest = max((length for length, _ in fits), default=0)
         found.update(dict.fromkeys(peer for length, peer in fits if length == longest))
@@ -70,7 +71,7 @@ class Relay:
         """A peer has tracks under ``namespace``: whoever follows one follows it there too."""
         self.directory.announce(namespace, peer)
         for track in tuple(self.tracks.values()):
-            if track.name.namespace[: len(namespace)] == namespace:
+            if under(track.name.namespace, namespace):
                 track.publisher_came(peer)
 
     def withdrawn(self, namespace: TrackNamespace, peer: Peer) -> None:

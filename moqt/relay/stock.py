@@ -75,8 +75,8 @@ class Stock:
         if known is not None:
             made.last = known.passed
         while len(self.fans) > self.context.config.max_finished:
-            oldest = next(iter(self.fans))
-            if not self.fans[oldest].closed:
+            oldest = next((key for key, fan in self.fans.items() if fan.closed), None)
+            if oldest is None:
                 break
             del self.fans[oldest]
         return made
@@ -92,7 +92,9 @@ class Stock:
         context = self.context
         cached = head.length <= context.config.max_cached_object
         kept = cached or at in self.waits
-        arriving = Arriving(head, at, context.clock.time(), before, kept=kept, cached=cached)
+        arriving = Arriving(
+            head, at, context.clock.time(), before, context.unfinished, kept=kept, cached=cached
+        )
         context.counts["objects_in"] += 1
         context.counts["octets_in"] += head.length
         if at not in self.arriving and not self.archive.known.holds(at):

@@ -7,12 +7,16 @@ what is missing, and when that cannot come any more the streams are reset and ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moqt.errors import StreamCode
 from moqt.model import MAX_VI64, Location, ObjectStatus, StoredObject
 from moqt.relay.arriving import Arriving, beyond
 from moqt.relay.spans import MAX_PLACE, last_of, place
+
+#: Objects of one subgroup that may wait for one before them which a stream may yet bring: each
+#: stream is in order, so only another publisher's overtake, and not by so many.
+MAX_WAITING: Final = 1024
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,6 +121,8 @@ class FanOut:
         self._from = min(self._from, number)
         if self.last is None or number > self.last:
             self.follows[number] = before
+            if len(self.follows) > MAX_WAITING:
+                self._blocked()
 
     def offer(self, stored: StoredObject, since: int) -> None:
         """Pass this object on, even when the cache has forgotten it.
@@ -195,7 +201,7 @@ class FanOut:
         if self._open and last is not None:
             if given is not None and given.head.object == last:
                 return given
-            return archive.get(place((group, last))) or self._from_inflows(last)
+            return archive.get(place((group, last))) or self._from_inflows(last, self._sent)
         coming = self._soonest()
         if last is None:
             last = -1 if self._stock.recovering else self._from - 1
@@ -206,10 +212,10 @@ class FanOut:
             return None
         return found
 
-    def _from_inflows(self, number: int) -> Arriving | None:
+    def _from_inflows(self, number: int, sent: int = 0) -> Arriving | None:
         for inflow in self.inflows:
             arriving = inflow.arriving
-            if arriving is not None and arriving.head.object == number:
+            if arriving is not None and arriving.head.object == number and arriving.serves(sent):
                 return arriving
         return None
 
@@ -219,6 +225,7 @@ class FanOut:
             arriving = inflow.arriving
             if (
                 arriving is not None
+                and arriving.serves(0)
                 and (self.last is None or arriving.head.object > self.last)
                 and (found is None or arriving.head.object < found.head.object)
             ):
@@ -260,14 +267,14 @@ class FanOut:
 
     def _blocked(self) -> bool:
         """Something waits for what cannot come any more: begin new streams with it (§7.7)."""
-        if self._stock.recovering or self._from_before():
+        if self._stock.recovering or (len(self.follows) <= MAX_WAITING and self._from_before()):
             return False
         for number in sorted(self.follows):
-            if self.last is not None and number <= self.last:
-                del self.follows[number]
-            elif self._from_inflows(number) or self._whole(number):
+            passed = self.last is not None and number <= self.last
+            if not passed and (self._from_inflows(number) or self._whole(number)):
                 self._start_anew(number)
                 return True
+            del self.follows[number]  # passed, or lost: it does not come any more
         return False
 
     def _whole(self, number: int) -> StoredObject | None:
@@ -278,6 +285,7 @@ class FanOut:
         """Reset every stream; new ones begin with that object."""
         for sink in self._take_sinks():
             sink.abort(StreamCode.INTERNAL_ERROR)
+        self._current = None
         self._open = False
         self.last = number - 1
         self._first = False

@@ -96,6 +96,7 @@ class Uplinks:
                 self._relay.upstream_gone(peer)
             if connection.is_open:
                 self._spawn(self._let_go(connection, peer))
+            await asyncio.sleep(FIRST_PAUSE)  # or one that says GOAWAY at once keeps us dialling
 
     async def _dial(
         self, upstream: Upstream, url: MoqtUrl

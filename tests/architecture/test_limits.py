@@ -112,6 +112,9 @@ REACHED = {
     "ServingLimits.awaited": SESSION + "test_grants.py::test_what_waits_is_bounded",
     "RelayConfig.cache": LIMITS + "test_a_small_cache_and_a_late_reader",
     "RelayConfig.max_cached_object": LIMITS + "test_an_object_too_large_to_keep_passes_through",
+    "RelayConfig.unfinished": (
+        "tests/moqt/relay/test_overload.py::test_objects_that_are_not_finished_take_so_much"
+    ),
     "RelayConfig.backlog": LIMITS + "test_a_subscriber_that_does_not_read_is_ended",
     "RelayConfig.rendezvous": (
         LIMITS + "test_what_waits_for_a_publisher_is_bounded_in_time_and_number"
@@ -184,6 +187,9 @@ CONSTANTS = {
     ),
     "moqt.retry:MAX_ATTEMPTS": "tests/moqt/test_retry.py::test_circles_and_long_waits_end",
     "moqt.retry:MAX_WAIT": "tests/moqt/test_retry.py::test_circles_and_long_waits_end",
+    "moqt.relay.subgroups:MAX_WAITING": (
+        "tests/moqt/relay/test_overload.py::test_objects_that_wait_for_one_before_them_are_few"
+    ),
     "moqt.relay.archive:MAX_ABSENT": (
         "tests/moqt/relay/test_archive.py::test_gaps_beyond_reason_are_not_believed"
     ),
