@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from moqt.relay.spans import place
+from moqt.relay.spans import MAX_PLACE, last_of, place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,10 +55,20 @@ class Account:
             after = min(after, self._archive.known.until(start) + 1)
             if not fan.closed:
                 found.append(after)
-            elif not fan.complete and fan.head.group >= at >> 64:
-                found.append(max(after, at))  # it was reset
+            elif fan.head.group >= at >> 64:
+                # It was reset; or another one of its group has never begun.
+                found.append(self._hole(fan.head.group) if fan.complete else max(after, at))
         for group in groups:
             if not self._archive.known.covers(at, place((group, 0)) - 1):
                 break
             at = place((group + 1, 0))
         return min([at, *found])
+
+    def _hole(self, group: int) -> int:
+        """The first place of ``group`` that is not known, with others behind it that are.
+
+        MAX_PLACE when there is none: what the cache has forgotten it has forgotten whole.
+        """
+        last = last_of(group)
+        gap = self._archive.known.gap(max(place((group, 0)), self.floor), last)
+        return MAX_PLACE if gap is None or gap[1] == last else gap[0]

@@ -41,6 +41,8 @@ class Leg:
         self.forward = True
         self.over = False
         self.live_from: int | None = None
+        #: How often it was paused or resumed: a stream that goes on afterwards may leave out.
+        self.turns = 0
         #: The last place that this peer is known to have come to.
         self.heard = -1
         self._refreshing: Planned | None = None
@@ -104,6 +106,7 @@ class Leg:
         except Misuse:
             return  # the peer owes too many answers: asked again later
         self.forward = forward
+        self.turns += 1
         self.live_from = None
         self._stop_resuming()
         if forward:

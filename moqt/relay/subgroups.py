@@ -376,7 +376,10 @@ def _object_id(found: Arriving | StoredObject) -> int:
 class Inflow:
     """The ObjectSink of one subgroup stream of an upstream; ``last``: the object begun last."""
 
-    __slots__ = ("_ends_group", "_fan", "_first", "_leg", "_stock", "arriving", "group", "last")
+    __slots__ = (
+        *("_ends_group", "_fan", "_first", "_leg", "_stock", "_turns", "arriving", "group"),
+        "last",
+    )
 
     def __init__(self, stock: Stock, fan: FanOut, leg: Leg, head: SubgroupHead) -> None:
         self._stock = stock
@@ -385,6 +388,7 @@ class Inflow:
         self.group = head.group
         self._first = head.first_object
         self._ends_group = head.end_of_group
+        self._turns = leg.turns
         self.arriving: Arriving | None = None
         self.last: int | None = None
         fan.inflows[self] = None
@@ -400,6 +404,8 @@ class Inflow:
         before = self.last
         if before is None and self._first:
             before = -1
+        if leg.turns != self._turns:
+            before, self._turns = None, leg.turns  # what came meanwhile was left out
         self.last = head.object
         arriving = self._stock.arrives(head, before)
         self.arriving = arriving
