@@ -7,6 +7,7 @@ once, and none is lost that either session brings.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,10 @@ MAX_SEEN: Final = 1 << 16
 #: Groups before the earliest that is still arriving from which the new session fills: a group may
 #: start late.
 SLACK_GROUPS: Final = 2
+#: Seconds before we follow a server that sends us away soon after we came, twice as long each time
+#: up to LONGEST_REST; whoever has stayed that long is followed at once.
+FIRST_REST: Final = 0.1
+LONGEST_REST: Final = 10.0
 
 
 class Roamer:
@@ -50,6 +55,8 @@ class Roamer:
         self._kept: dict[RoamingSubscription | RoamingAnnouncement, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[Connection] = set()
+        self._rest = 0.0
+        self._moved = -math.inf
         #: Told why a move did not succeed; what was to move stays where it is.
         self.on_stuck: Callable[[Exception], None] | None = None
         self._watch(connection)
@@ -120,7 +127,16 @@ class Roamer:
                 self.on_stuck(error)
             return None
 
+    def _pause(self) -> float:
+        """Seconds to wait before the next move."""
+        now = asyncio.get_running_loop().time()
+        soon = now - self._moved < LONGEST_REST
+        self._rest = min(max(2 * self._rest, FIRST_REST), LONGEST_REST) if soon else 0.0
+        self._moved = now + self._rest
+        return self._rest
+
     async def _move_all(self, uri: str, old: Connection) -> None:
+        await asyncio.sleep(self._pause())
         new = await self._reach(uri)
         if new is None:
             return

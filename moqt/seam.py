@@ -45,6 +45,9 @@ class Leg:
         self._earliest = 0
         self._sweeps = MAX_SWEEPS
         self._lost = False
+        # First and last group whose streams were reset, and what is asked anew of earlier ones.
+        self._cut: tuple[int, int] | None = None
+        self._mending: LocationFilter | None = None
         self.error: MoqtError | None = None
         fill = parameters.fill
         self.filling = fill is not None
@@ -109,6 +112,9 @@ class Leg:
         """What was asked for anew is in, or will not come; it stands for a fill that was lost."""
         if not came:
             self._owner.again(self, wanted)
+        if wanted is self._mending:
+            self._mending = None
+            self._mend()
         if self.filling and self._fill_lost and wanted == self._unsure:
             self.filling = False
             self._settle(succeeded=True)
@@ -159,7 +165,16 @@ class Leg:
     def reset(self, group: int) -> None:
         """What was begun before we came ends with a reset (draft-22 §11.3.2), perhaps too soon."""
         if group <= self._newest and not self._left:
-            self.fetch(LocationFilter.groups(group, group))
+            low, high = self._cut or (group, group)
+            self._cut = min(low, group), max(high, group)
+            self._mend()
+
+    def _mend(self) -> None:
+        """Ask anew for the groups that were cut, with one fetch at a time however many they are."""
+        if self._cut is not None and self._mending is None:
+            (low, high), self._cut = self._cut, None
+            self._mending = LocationFilter.groups(low, high)
+            self.fetch(self._mending)
 
     def _seam(
         self, opener: Callable[[], ObjectSink], group: int | None, *, fills: bool = False

@@ -128,7 +128,7 @@ def test_every_name_of_the_package_is_there() -> None:
 def test_the_verifier_on_the_page_refuses_prefixes_that_cover_the_secret() -> None:
     (code,) = [code for code in blocks() if "def judge(" in code]
     room: dict[str, Any] = {"moqt": moqt}
-    exec(code.partition("\n\n\nserver")[0], room)
+    exec(code.partition("\n\n\nsettings")[0], room)
     shown = (moqt.Token.use_value(b"open sesame"),)
     tracks = moqt.Action.SUBSCRIBE_TRACKS
     for namespace in ((), (b"market",), (b"market", b"dark"), (b"market", b"dark", b"deeper")):
