@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from moqt.errors import RequestCode, RequestRefused, StreamCode
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from moqt.relay.clock import Planned
     from moqt.relay.context import RelayContext
     from moqt.session.answering import IncomingRequest
+    from moqt.session.publishing import OutgoingPublish
     from moqt.session.tokens import Claim
+
+    Judged: TypeAlias = IncomingRequest | OutgoingPublish
 
 
 class Kind(NamedTuple):
@@ -146,9 +149,9 @@ class Gate:
         """Known, or new."""
         found = self._identities.get(name)
         if found is None:
-            found = self._identities[name] = _Identity(self.limits, self.context.clock.time())
-            if len(self._identities) > self.limits.identities:
+            if len(self._identities) >= self.limits.identities:
                 self._forget_one()
+            found = self._identities[name] = _Identity(self.limits, self.context.clock.time())
         self._identities.move_to_end(name)
         return found
 
@@ -170,8 +173,8 @@ class Admission:
         now = self._context.clock.time()
         self._requests = Bucket(limits.session_rate, limits.session_burst, now)
         self._sent = 0
-        self._permissions: dict[IncomingRequest, Permission] = {}
-        self._timers: dict[IncomingRequest, Planned] = {}
+        self._permissions: dict[Judged, Permission] = {}
+        self._timers: dict[Judged, Planned] = {}
 
     def request(self, kind: Kind, request: IncomingRequest) -> None:
         """Admit one more; RequestRefused when it is too much, too fast, or not granted."""
@@ -185,8 +188,18 @@ class Admission:
         identity.open[kind.name] += 1
         request.when_ended(lambda: self._over(kind, identity, request))
         if permission is not None:
-            self._permissions[request] = permission
-            self._watch(request, permission)
+            self._stands(request, permission)
+
+    def offered(self, request: OutgoingPublish) -> None:
+        """A subscription that SUBSCRIBE_TRACKS has brought: it ends as one asked for would."""
+        try:
+            permission = self._granted(request)
+        except RequestRefused:
+            request.revoke(StreamCode.EXPIRED_AUTH_TOKEN)
+            return
+        if permission is not None and request.active:
+            request.when_ended(lambda: self._forget(request))
+            self._stands(request, permission)
 
     def may_know(
         self, request: IncomingRequest, namespace: TrackNamespace, name: bytes | None = None
@@ -217,7 +230,7 @@ class Admission:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _granted(self, request: IncomingRequest) -> Permission | None:
+    def _granted(self, request: Judged) -> Permission | None:
         if self._judge is None or request.claim is None:
             return None
         return self._judge.grant(request.claim)
@@ -246,12 +259,20 @@ class Admission:
     def _over(self, kind: Kind, identity: _Identity, request: IncomingRequest) -> None:
         self.open[kind.name] -= 1
         identity.open[kind.name] -= 1
+        self._forget(request)
+
+    def _forget(self, request: Judged) -> None:
         self._permissions.pop(request, None)
         timer = self._timers.pop(request, None)
         if timer is not None:
             timer.cancel()
 
-    def _watch(self, request: IncomingRequest, permission: Permission) -> None:
+    def _stands(self, request: Judged, permission: Permission) -> None:
+        self._permissions[request] = permission
+        self._watch(request, permission)
+        request.when_claimed(lambda: self._soon(request))
+
+    def _watch(self, request: Judged, permission: Permission) -> None:
         """Ask again when the permission ends."""
         wall = self._gate.wall
         if wall is None or permission.expires is None:
@@ -261,7 +282,11 @@ class Admission:
             min(delay, _LONGEST), lambda: self._again(request)
         )
 
-    def _again(self, request: IncomingRequest) -> None:
+    def _soon(self, request: Judged) -> None:
+        """Not inside the update that brings other tokens: it has to be answered first."""
+        self._context.clock.call_later(0, lambda: self._again(request))
+
+    def _again(self, request: Judged) -> None:
         timer = self._timers.pop(request, None)
         if timer is not None:
             timer.cancel()

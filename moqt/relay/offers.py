@@ -82,3 +82,4 @@ class Offers:
         request = interest.publish(track, track.order)
         if request is not None:
             track.serve(request)
+            admission.offered(request)

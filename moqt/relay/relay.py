@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moqt.errors import RequestCode, RequestRefused
 from moqt.relay.asking import Asking
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from moqt.relay.peers import Peer
     from moqt.relay.spill import Spill
     from moqt.session.publishing import IncomingPublish
+
+#: Tracks looked at for one to forget when there are too many.
+_LOOKS: Final = 16
 
 
 class Relay:
@@ -47,7 +50,7 @@ class Relay:
             raise RequestRefused(RequestCode.GOING_AWAY, "the relay is closing")
         found = self.tracks.get(name)
         if found is None:
-            if len(self.tracks) >= self.config.max_tracks:
+            if len(self.tracks) >= self.config.max_tracks and not self._forget_one():
                 raise RequestRefused(RequestCode.EXCESSIVE_LOAD, "too many tracks", 1000)
             found = self.tracks[name] = RelayTrack(self.context, name, self._idle)
         return found
@@ -109,6 +112,17 @@ class Relay:
             track.let_go(peer)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _forget_one(self) -> bool:
+        """Drop a track that only its cached objects keep; few are looked at, each in its turn."""
+        for _ in range(min(_LOOKS, len(self.tracks))):
+            name = next(iter(self.tracks))
+            track = self.tracks.pop(name)
+            if not track.busy:
+                track.stock.archive.clear()
+                return True
+            self.tracks[name] = track
+        return False
 
     def interest_changed(self) -> None:
         """Somebody wants to hear of other namespaces or tracks than before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import stat
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -130,6 +131,13 @@ class Spill:
                 f"spill directory {str(self._directory)!r} cannot be used ({fault.strerror}): "
                 f"name one that the relay may create or write to"
             ) from None
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            os.close(descriptor)
+            raise Misuse(
+                f"spill directory {str(self._directory)!r} belongs to somebody else or others may "
+                f"write to it: give the relay one of its own, mode 0700"
+            )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -157,9 +165,9 @@ class Spill:
 
     def _map(self, file: _File) -> memoryview | None:
         try:
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                if os.fstat(descriptor).st_size < file.octets:
+                if os.fstat(descriptor).st_size < file.octets:  # so is what is no regular file
                     raise OSError("the file has been cut")
                 whole = mmap.mmap(descriptor, file.octets, access=mmap.ACCESS_READ)
             finally:

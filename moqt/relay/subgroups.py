@@ -323,16 +323,17 @@ class FanOut:
         self._receiving = tuple(self._sinks.items())
         for _, sink in self._receiving:
             sink.begin(head)
+        self._end_those_behind()
 
     def _write(self, view: BytesLike) -> None:
-        limit = self._limit
-        behind: list[PublisherHalf] | None = None
-        for request, sink in self._receiving:
+        for _, sink in self._receiving:
             sink.write(view)
-            if request.backlog > limit:
-                behind = behind or []
-                behind.append(request)
-        if behind is not None:
+        self._end_those_behind()
+
+    def _end_those_behind(self) -> None:
+        limit = self._limit
+        behind = [request for request, _ in self._receiving if request.backlog > limit]
+        if behind:
             self._stock.too_far_behind(behind)
 
     def _close_object(self) -> None:

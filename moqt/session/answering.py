@@ -42,6 +42,10 @@ class IncomingRequest(RequestStream):
         """What the peer asked for, with the tokens in force, by value: those of updates, too."""
         return self._updates.claim
 
+    def when_claimed(self, callback: Callable[[], None]) -> None:
+        """Call back when an update has brought other tokens."""
+        self._updates.on_claim = callback
+
     def take_in(self, message: Opening) -> None:
         """What every request says of itself."""
         self.request_id = message.request_id

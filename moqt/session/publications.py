@@ -66,7 +66,8 @@ class PublisherHalf(RequestStream):
         self._fills: dict[RangeStream, bool] = {}
         self._stream_count = 0
         self._done: tuple[DoneCode, str] | None = None
-        #: Octets of subgroups that wait here for their turn; its fills wait at their source.
+        #: Octets of subgroups that wait here for their turn, and what keeping them and their open
+        #: streams costs; its fills wait at their source.
         self.backlog = 0
         #: Called when the subscriber has paused or resumed it.
         self.on_forward: Callable[[], None] | None = None

@@ -35,6 +35,7 @@ from moqt.session.updates import OwnUpdates, PeerUpdates, check_update
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from moqt.codec.fields import Token
     from moqt.errors import MoqtError, SessionClosed
     from moqt.model import GroupOrder, Location, RangeFilter, Redirect, TrackSource
     from moqt.session.context import Context
@@ -66,6 +67,7 @@ class OutgoingPublish(PublisherHalf, OutgoingRequest):
         order: GroupOrder,
         answer: Callable[[MoqtError | None], None],
         asked: Parameters = NO_PARAMETERS,
+        tokens: tuple[Token, ...] = (),
     ) -> None:
         self.prepare(session)
         largest = source.largest
@@ -93,7 +95,7 @@ class OutgoingPublish(PublisherHalf, OutgoingRequest):
         self._ending: tuple[DoneCode, str] | None = None
         self._unplaced = parameters.location_filter is None
         self._peer_updates = PeerUpdates(session)
-        self._peer_updates.claim = Claim(Action.SUBSCRIBE, *source.name)
+        self._peer_updates.claim = Claim(Action.SUBSCRIBE, *source.name, tokens)
         self._own_updates = OwnUpdates(self)
         self._apply(parameters, largest)
         if self._unplaced:
@@ -104,7 +106,20 @@ class OutgoingPublish(PublisherHalf, OutgoingRequest):
         """True until it is over: it may deliver before it is answered (draft-22 §9.8)."""
         return self.state is not Request.CLOSED
 
+    @property
+    def claim(self) -> Claim | None:
+        """What the subscriber may have it by: tokens of its SUBSCRIBE_TRACKS, or of updates."""
+        return self._peer_updates.claim
+
+    def when_claimed(self, callback: Callable[[], None]) -> None:
+        """Call back when an update has brought other tokens."""
+        self._peer_updates.on_claim = callback
+
     # -- the source's side -----------------------------------------------------------------------
+
+    def revoke(self, code: int) -> None:
+        """No longer granted: PUBLISH_DONE says so."""
+        self.abort(DoneCode.UNAUTHORIZED, "no longer granted")
 
     def update(self, parameters: Parameters) -> None:
         """REQUEST_UPDATE of the publisher (draft-22 §9.5); filters are the subscriber's: Misuse."""

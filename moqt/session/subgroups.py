@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from transport.api import BytesLike, ChunkSource
 
 
+#: Octets that a waiting object costs beside its payload, and an open stream beside its objects:
+#: tracemalloc over 11,746 streams of one empty object that nobody took says 3.5 KiB each.
+HEAD_COST: Final = 256
+STREAM_COST: Final = 3072
 #: In the place of an Object ID: the clock of the whole subgroup.
 _ALL: Final = -1
 
@@ -61,7 +65,7 @@ class SubgroupStream:
         self._items: deque[ObjectHead | BytesLike] = deque()
         self._limits: Timeouts | None = None  # the publisher's, known with the first object
         self._clocks: dict[int, Timer] = {}  # of objects that wait, and of the subgroup
-        self._queued = 0  # octets of payload in _items
+        self._queued = 0  # what _items cost
         self._parked = False
         self._finished = False
         self._over = False
@@ -87,6 +91,7 @@ class SubgroupStream:
                 return
             self._open()
         self._items.append(head)
+        self._count(HEAD_COST)
         asked = self._subscription.timeouts.object
         if asked or self._limits.object:
             self._expire(head.object, asked, self._limits.object)
@@ -143,6 +148,8 @@ class SubgroupStream:
 
     def closed(self, error: MoqtError) -> None:
         """The session is gone; the subscription hears it by itself."""
+        if not self._over and self.stream is not None:
+            self._subscription.backlog -= STREAM_COST
         self._over = True
         self._clear()
 
@@ -181,6 +188,7 @@ class SubgroupStream:
         session = self._subscription.session
         self.stream = session.transport.open(self._order(), unidirectional=True)
         session.adopt(self.stream, self)
+        self._subscription.backlog += STREAM_COST
         self._subscription.stream_open(self)
         session.transport.feed(self.stream, self._chunks(self.stream))
 
@@ -205,6 +213,7 @@ class SubgroupStream:
                 if sending:
                     yield Chunk((item,))
                 continue
+            self._count(-HEAD_COST)
             if self._clocks and self._expired(item.object):
                 self._give_up(stream, StreamCode.DELIVERY_TIMEOUT)
             sending = self._admits(item)
@@ -281,5 +290,6 @@ class SubgroupStream:
         for clock in self._clocks.values():
             clock.cancel()
         self._clocks.clear()
+        self._subscription.backlog -= STREAM_COST
         self._subscription.session.forget(stream)
         self._subscription.stream_over(self, counted=counted)

@@ -97,7 +97,8 @@ class IncomingSubscribeTracks(PrefixRequest):
             location_filter=asked.location_filter,
             group_order=asked.group_order,
         )
-        request = OutgoingPublish(session, source, said, order, answer, asked)
+        tokens = () if self.claim is None else self.claim.tokens
+        request = OutgoingPublish(session, source, said, order, answer, asked, tokens)
         session.publishes.append(request.stream)
         return request
 

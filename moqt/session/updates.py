@@ -19,6 +19,8 @@ from moqt.errors import (
 from moqt.session.checks import check_own_parameters, check_parameters, check_redirect
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moqt.codec.params import Parameters, Place
     from moqt.session.context import Context
     from moqt.session.filters import RangeFilters
@@ -34,12 +36,14 @@ def check_update(parameters: Parameters, place: Place) -> None:
 class PeerUpdates:
     """Counts updates of the peer that were unanswered at once (draft-22 §9.1.7)."""
 
-    __slots__ = ("_session", "claim", "waiting")
+    __slots__ = ("_session", "claim", "on_claim", "waiting")
 
     def __init__(self, session: Context) -> None:
         self._session = session
         #: What the request asked for, and the tokens in force, for the judge.
         self.claim: Claim | None = None
+        #: Called when other tokens are in force than before.
+        self.on_claim: Callable[[], None] | None = None
         #: Unanswered ones; the request sets it down when it has answered what came together.
         self.waiting = 0
 
@@ -55,9 +59,12 @@ class PeerUpdates:
             )
         parameters = message.parameters
         refusal = check_parameters(parameters, session.config)
+        before = self.claim
         self.claim, refusal = session.peer_tokens.admit_update(
-            self.claim, parameters, session.now, refusal
+            before, parameters, session.now, refusal
         )
+        if self.claim is not before and self.on_claim is not None:
+            self.on_claim()
         if session.transport.unsent(stream) > session.config.unread_answers:
             raise SessionFault(
                 SessionCode.TOO_MANY_REQUEST_UPDATES, "the answers to updates are not taken"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from moqt.codec.params import Parameters
 from moqt.errors import DoneCode, RequestCode, RequestFailed, StreamCode
 from moqt.model import FullTrackName, GroupOrder, LocationFilter
 from moqt.publisher import Track
+from moqt.relay.config import RelayConfig
 from tests.moqt.relay.test_publishers import Offers
 from tests.moqt.relay.test_relaying import ALL, layer, normal
 from tests.moqt.relay.worlds import Desk, RelayWorld
@@ -205,14 +207,35 @@ def test_what_was_granted_for_a_time_ends_with_it(closed: Closed, renewed: bool)
 
 
 def test_a_fetch_ends_with_its_grant(closed: Closed) -> None:
+    closed.world = RelayWorld(RelayConfig(fill_timeout=600.0))
+    closed.world.judge = closed.gate.guard
     track, _ = closed.published(expires=10_000.0)
-    track.objects = lambda *_: iter((None,))  # type: ignore[method-assign,assignment]
-    asked = shown(closed.reads(expires=5.0), location_filter=GROUP, fill_timeout=600_000)
+    whole = track.objects
+    track.objects = (  # type: ignore[method-assign]  # one object, and then never more
+        lambda *asked: chain(islice(whole(*asked), 1), repeat(None))  # type: ignore[assignment]
+    )
+    asked = shown(closed.reads(expires=5.0), location_filter=GROUP)
     _, receiver = closed.world.desk().fetch(NAME, asked)
-    closed.world.run(6.0 + SKEW)
-    assert closed.world.relay.context.counts["grants_ended"] in (0, 1)
-    ends = [stream.ended for stream in receiver.fetches]
-    assert ends in ([], [StreamCode.EXPIRED_AUTH_TOKEN], ["fin"])
+    closed.world.run(6.0)
+    assert [stream.ended for stream in receiver.fetches] == [None]
+    closed.world.run(SKEW)
+    assert closed.world.relay.context.counts["grants_ended"] == 1
+    assert [stream.ended for stream in receiver.fetches] == [StreamCode.EXPIRED_AUTH_TOKEN]
+    assert normal(receiver) == ALL[:1]
+
+
+def test_a_token_that_ends_sooner_counts_once_it_is_shown(closed: Closed) -> None:
+    track, _ = closed.published(expires=10_000.0)
+    request, live = closed.world.desk().subscribe(NAME, closed.reads(expires=1000.0))
+    closed.world.run(0.3)
+    request.update(closed.reads(expires=20.0))
+    layer(track, 1)
+    closed.world.run(21.0 + SKEW)
+    layer(track, 2)
+    closed.world.run(0.3)
+    assert normal(live) == ALL[4:8]
+    assert live.end is not None
+    assert live.end[0] == DoneCode.UNAUTHORIZED
 
 
 def test_an_announcement_ends_with_its_grant(closed: Closed) -> None:
@@ -242,3 +265,27 @@ def test_an_issuer_that_is_trusted_no_longer(closed: Closed, tmp_path: Path) -> 
     assert live.end[0] == DoneCode.UNAUTHORIZED
     assert normal(live) == []
     assert len(closed.world.relay.directory) == 0
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_what_was_offered_ends_with_its_grant(closed: Closed, cancelled: bool) -> None:
+    track = Track(NAME)
+    pushes = closed.world.desk()
+    token = closed.writes(expires=10_000.0)
+    track.offer(pushes.session.publish(track, token, GroupOrder.ASCENDING, lambda _: None))
+    closed.world.run(0.2)
+    offers = Offers()
+    asked = closed.world.desk().session.subscribe_tracks(
+        NAME.namespace[:2], closed.reads(expires=20.0), offers
+    )
+    closed.world.run(0.2)
+    if cancelled:
+        asked.cancel()
+    layer(track, 1)
+    closed.world.run(21.0 + SKEW)
+    layer(track, 2)
+    closed.world.run(0.3)
+    (receiver,) = offers.receivers.values()
+    assert normal(receiver) == ALL[4:8]
+    assert receiver.end is not None
+    assert receiver.end[0] == DoneCode.UNAUTHORIZED

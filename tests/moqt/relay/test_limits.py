@@ -305,3 +305,28 @@ def test_nothing_is_left_of_a_session() -> None:
     assert not world.relay.directory._interests
     assert len(world.relay.directory) == 0
     assert not world.relay.tracks
+
+
+def test_identities_that_all_have_something_open_are_kept() -> None:
+    gate = Gate(RelayWorld().relay.context, AdmissionLimits(identities=2))
+    for name in ("a", "b", "c"):
+        gate.identity(name).open["fetches"] += 1
+    assert len(gate) == 3
+    gate.identity("a").open["fetches"] -= 1
+    gate.identity("d")
+    assert len(gate) == 3
+
+
+def test_tracks_that_are_only_cached_make_room() -> None:
+    world = RelayWorld(RelayConfig(max_tracks=3, linger=1.0))
+    tracks = [Track(track_of(number)) for number in range(6)]
+    for track in tracks:
+        layer(track, 0)
+    world.publisher(*tracks)
+    desk = world.desk()
+    for number in range(6):
+        asked = Parameters(location_filter=LocationFilter.groups(0, 0))
+        _, receiver = desk.fetch(track_of(number), asked)
+        world.run(5)
+        assert len(normal(receiver)) == 4
+    assert len(world.relay.tracks) == 3

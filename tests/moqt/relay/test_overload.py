@@ -13,6 +13,7 @@ from moqt.publisher import Track
 from moqt.relay.cache import OBJECT_COST
 from moqt.relay.config import RelayConfig
 from moqt.relay.subgroups import MAX_WAITING
+from moqt.session.subgroups import STREAM_COST
 from tests.moqt.session.worlds import Receiver
 
 from .test_fidelity import Upstream, by_hand, send, shape
@@ -199,3 +200,40 @@ def test_small_objects_run_ahead_of_a_reader_no_further_than_large_ones(length: 
     lame.pair.resume_reading("to_client")
     world.run()
     assert len(had(slow)) == 2000
+
+
+@pytest.mark.parametrize("length", [0, 10])
+def test_small_objects_that_nobody_takes_count_with_what_they_cost(length: int) -> None:
+    """Each group has a stream of its own, which costs more than its one object."""
+    world = RelayWorld(RelayConfig(backlog=100 * STREAM_COST))
+    track = Track(NAME)
+    world.publisher(track)
+    lame = world.desk(window=2000)
+    lame.pair.stop_reading("to_client")
+    lame.subscribe(NAME, NO_PARAMETERS)
+    world.run(0.1)
+    for group in range(600):
+        writer = track.subgroup(group)
+        writer.object(0, b"x" * length)
+        writer.finish()
+        world.run(0.001)
+    assert world.relay.context.counts["too_far_behind"] == 1
+    assert not world.relay.tracks[NAME].stock.subscriptions
+
+
+def test_a_backlog_that_was_taken_is_none() -> None:
+    world = RelayWorld()
+    track = Track(NAME)
+    world.publisher(track)
+    _, receiver = world.desk().subscribe(NAME, NO_PARAMETERS)
+    world.run(0.1)
+    for group in range(5):
+        writer = track.subgroup(group)
+        writer.object(0, b"x" * 1000)
+        writer.object(1)
+        if group < 4:
+            writer.finish()
+    world.run(0.5)
+    (subscription,) = world.relay.tracks[NAME].stock.subscriptions
+    assert subscription.backlog == STREAM_COST  # the one that is open
+    assert len(had(receiver)) == 10

@@ -292,3 +292,25 @@ def test_without_a_spill_nothing_changes() -> None:
     for group in range(3):
         known.put(item(group, 0, KIB), 1000.0)
     assert known.groups(0, 9) == [1, 2]
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_directory_that_others_may_write_to_is_not_taken(tmp_path: Path, mode: int) -> None:
+    """A file that is exchanged would be served; one that is cut would end the process."""
+    place_of = tmp_path / "spill"
+    place_of.mkdir()
+    place_of.chmod(mode)
+    with pytest.raises(Misuse, match="mode 0700"):
+        Spill(place_of, 1 << 20)
+
+
+def test_what_is_no_file_any_more_is_not_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path, room=6)
+    for group in range(8):
+        world.known.put(item(group, 0, KIB), 1000.0)
+    assert world.cache.spilled > 0
+    for path in world.files():
+        path.unlink()
+        os.mkfifo(path)
+    assert world.known.get(place((0, 0))) is None
+    assert world.spill.failures == 1
