@@ -30,6 +30,10 @@ class OutputFailed(KvcsError):
     """A result could not be written; what was there before is untouched."""
 
 
+class PublicationRefused(KvcsError):
+    """Whom we publish to lets us not: nobody can get it there."""
+
+
 class Difference(NamedTuple):
     """One member in which two Compatibility Descriptors differ; None stands for absent."""
 

@@ -74,7 +74,8 @@ class Publisher:
         self.monitor = monitor or Monitor()
         self._limits = limits or ServingLimits()
         self._catalog = Catalog(self._limits)
-        self._catalog.on_refused = _refused
+        self._catalog.on_refused = self._refused
+        self._refusals: dict[TrackNamespace, RequestFailed] = {}
         self._servers: list[Server] = []
         self._uplinks: list[Uplink] = []
         self._publications: set[Publication] = set()
@@ -122,6 +123,14 @@ class Publisher:
         url = await uplink.open(wait)
         self._uplinks.append(uplink)
         return url
+
+    def refusal(self, publication: Publication) -> RequestFailed | None:
+        """Why a peer has refused, or taken back, the announcement of ``publication``, last time."""
+        return self._refusals.get(publication.name.namespace)
+
+    def _refused(self, namespace: TrackNamespace, error: RequestFailed) -> None:
+        self._refusals[namespace] = error
+        _log.warning("publication %s was refused by a peer: %s", namespace[-1].hex(), error)
 
     @property
     def sessions(self) -> int:
@@ -244,7 +253,3 @@ def _components(names: Sequence[str]) -> tuple[Component, ...]:
     if sorted(found) not in ([Component.K, Component.V], [Component.KV]):
         raise InvalidInput(f"components {', '.join(names)}: publish k and v, or kv")
     return found
-
-
-def _refused(namespace: TrackNamespace, error: RequestFailed) -> None:
-    _log.warning("publication %s was refused by a peer: %s", namespace[-1].hex(), error)

@@ -6,6 +6,7 @@ import base64
 import binascii
 import logging
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 #: The longest token is 2731 characters; what passes this is another kind of file.
 MAX_FILE: Final = 4096
+#: What a scope key looks like: it must never go out as a token because of a mistaken option.
+_HEXADECIMAL: Final = re.compile(rb"[0-9a-fA-F]{64,512}")
 
 
 class TokenFile:
@@ -64,6 +67,8 @@ def token_text(token: bytes) -> str:
 def parse_token(text: bytes) -> bytes:
     """The opposite; raises ValueError, never with content."""
     digits = text.strip()
+    if _HEXADECIMAL.fullmatch(digits):
+        raise ValueError("this is a key in hexadecimal, not a token; kvcs-token issue makes one")
     try:
         padded = digits + b"=" * (-len(digits) % 4)
         token = base64.b64decode(padded, altchars=b"-_", validate=True)

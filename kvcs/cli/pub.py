@@ -22,10 +22,11 @@ from kvcs.cli.options import (
 from kvcs.cli.output import choose_output, counted, wall_clock
 from kvcs.cli.values import FILE, SECONDS, URL
 from kvcs.cli.waiting import line_on_stdin
-from kvcs.errors import InvalidInput, OutputFailed
+from kvcs.errors import InvalidInput, OutputFailed, PublicationRefused
 from kvcs.names import STOPPED, Component
 from kvcs.publisher import DEFAULT_RETENTION, Publisher
 from kvcs.tensorfile import KvCacheFile
+from moqt.errors import RequestCode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,17 @@ if TYPE_CHECKING:
     from kvcs.names import PublicationName
     from kvcs.publisher import Publication
     from transport.url import MoqtUrl
+
+#: Seconds between two looks whether the peer has refused the publication.
+LOOK: Final = 0.2
+#: Refusals that do not pass by themselves.
+NOT_ALLOWED: Final = frozenset(
+    {
+        RequestCode.UNAUTHORIZED,
+        RequestCode.MALFORMED_AUTH_TOKEN,
+        RequestCode.EXPIRED_AUTH_TOKEN,
+    }
+)
 
 EPILOG: Final = """\b
 Examples
@@ -159,7 +171,27 @@ async def publish(
                 standing.text = "the publication was not finished"
                 await _produce(options, cache, publication, output)
                 standing.text = "every layer had been published"
-                await publisher.close(options.lingers)
+                await _serve(options, publisher, publication)
+
+
+async def _serve(options: PubOptions, publisher: Publisher, publication: Publication) -> None:
+    """For as long as asked; raises PublicationRefused as soon as the peer dialled says no."""
+    time = asyncio.get_running_loop().time
+    end = time() + options.lingers
+    while time() < end:
+        _check_refusal(options, publisher, publication)
+        await asyncio.sleep(min(LOOK, max(end - time(), 0.0)))
+    await publisher.close()
+    _check_refusal(options, publisher, publication)
+
+
+def _check_refusal(options: PubOptions, publisher: Publisher, publication: Publication) -> None:
+    refusal = publisher.refusal(publication)
+    if options.listen is None and refusal is not None and refusal.code in NOT_ALLOWED:
+        raise PublicationRefused(
+            f"the relay refuses the publication ({refusal}): nobody can get it there; give"
+            " --token-file with a token that may publish in this scope (kvcs-token issue --publish)"
+        )
 
 
 def _descriptor(options: PubOptions, cache: KvCacheFile) -> CompatibilityDescriptor:

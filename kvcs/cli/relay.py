@@ -91,6 +91,8 @@ class RelayOptions:
 
     def settled(self) -> RelayFile:
         """The file with what the options say instead. Raises UsageError, InvalidInput."""
+        if self.status and self.json:
+            raise click.UsageError("--status draws on the terminal and --json is for programs: one")
         file = RelayFile() if self.config is None else relayfile.load(self.config)
         given: dict[str, Any] = {
             "listen": self.listen,

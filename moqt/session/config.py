@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moqt.errors import Misuse
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -83,3 +85,7 @@ class SessionConfig:
     lifetime: float = 0.0
     #: Retry interval, in milliseconds, sent with EXCESSIVE_LOAD.
     retry_interval: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.request_tokens is not None and not callable(self.request_tokens):
+            raise Misuse("request_tokens is asked anew for each request: give a function")

@@ -90,3 +90,12 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["folder"]
     write_token(tmp_path / "t", b"token")
     assert read_token(tmp_path / "t") == b"token"
+
+
+def test_a_scope_key_is_never_taken_for_a_token(tmp_path: Path) -> None:
+    """Shown to a relay it would be a secret given away."""
+    key = tmp_path / "scope.key"
+    key.write_text("ab" * 32 + "\n")
+    with pytest.raises(InvalidInput, match="a key in hexadecimal, not a token") as raised:
+        TokenFile(key)
+    assert "abab" not in str(raised.value)

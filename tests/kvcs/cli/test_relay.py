@@ -76,6 +76,7 @@ def test_help_teaches() -> None:
         ((), "Give --listen HOST:PORT"),
         (("--listen", "h:1"), "kvcs-keygen certificate makes both"),
         (LISTENS, "Give either --issuers PATH with --audience NAME"),
+        ((*LISTENS, "--open", "--status", "--json"), "--status draws on the terminal"),
         ((*LISTENS, "--open", "--issuers", "i"), "Give either --issuers PATH with --audience NAME"),
         ((*LISTENS, "--open", "--upstream-ca", "c"), "go with --upstream URL"),
         ((*LISTENS, "--open", "--upstream-token-file", "t"), "go with --upstream URL"),
@@ -337,6 +338,10 @@ async def test_closed_to_strangers_in_a_chain(stage: Stage) -> None:
     consumer = await stage.consumer("out", at_edge, "--token-file", reader)
     await consumer.finish()
     stage.assert_whole("out")
+    for words in ((), ("--token-file", reader)):
+        refused, _ = await publisher(stage, near, *words)
+        assert await refused.wait() == 1
+        assert "the relay refuses the publication" in refused.of("error")[0]["message"]
     told = set()
     for name, words in (
         ("nothing", ()),

@@ -102,3 +102,8 @@ def test_a_request_that_is_owed_answers_at_the_change() -> None:
         wire.session.tick(wire.now)
     assert wire.last(stream).parameters == Parameters(authorization_tokens=(NEW,))
     assert len(wire.answer(stream).messages) == 2 + owed
+
+
+def test_tokens_of_requests_come_from_a_function() -> None:
+    with pytest.raises(Misuse, match="give a function"):
+        SessionConfig(request_tokens=(Token.use_value(b"t"),))  # type: ignore[arg-type]
