@@ -165,6 +165,11 @@ def probe_timeout(quic: QuicConnection) -> float:
     return quic._loss.get_probe_timeout()
 
 
+def probe(quic: QuicConnection) -> None:
+    """Have the next packet ask for an acknowledgement, even where the window is full."""
+    quic._send_probe()
+
+
 def datagram_size(quic: QuicConnection) -> int:
     """Largest UDP payload sent."""
     return quic._max_datagram_size

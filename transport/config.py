@@ -16,6 +16,16 @@ LARGEST_DATAGRAM: Final = 16384
 #: What every QUIC path carries (RFC 9000 §14.1).
 SMALLEST_DATAGRAM: Final = 1200
 
+#: Seconds of silence after which QUIC itself drops a connection.
+IDLE_TIMEOUT: Final = 30.0
+
+#: Seconds: longer than an event loop hangs that is still of use, shorter than people wait.
+PEER_TIMEOUT: Final = 12.0
+
+_POSITIVE: Final = (
+    *("idle_timeout", "peer_timeout", "connect_timeout", "unsent_budget", "piece", "hot_streams"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
@@ -43,10 +53,12 @@ class QuicOptions:
 
     #: ALPN protocols, best first; the layer above names its own when there are none here.
     protocols: tuple[str, ...] = ()
-    #: Silence after which the connection is lost; the smaller of both sides' counts.
-    idle_timeout: float = 30.0
-    #: A PING after this much silence: a subscription may wait for hours. None sends none.
-    keep_alive: float | None = 10.0
+    #: QUIC's own limit of silence; the smaller of both sides' counts.
+    idle_timeout: float = IDLE_TIMEOUT
+    #: A peer from which nothing comes for so long, though it is asked (PING) again and again, is
+    #: lost; on slow paths it takes longer. None asks nothing: then ``idle_timeout`` ends what is
+    #: silent, subscriptions that wait, too.
+    peer_timeout: float | None = PEER_TIMEOUT
     #: Until the handshake is done; a half-open connection at a server lives no longer.
     connect_timeout: float = 10.0
     #: None takes what the path carries; never above LARGEST_DATAGRAM.
@@ -81,6 +93,7 @@ class QuicOptions:
                 f"max_datagram_size is {size}: "
                 f"choose {SMALLEST_DATAGRAM} to {LARGEST_DATAGRAM}, or None for what the path takes"
             )
-        for name in ("idle_timeout", "connect_timeout", "unsent_budget", "piece", "hot_streams"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} is {value}: it must be above 0")

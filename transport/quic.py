@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from aioquic.quic import events
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 
 from transport import _aioquic
 from transport.api import PeerInfo, SendOrder, Tier
@@ -18,6 +19,7 @@ from transport.config import SMALLEST_DATAGRAM
 from transport.pump import Pump
 from transport.scheduler import Gate
 from transport.streams import UNBOUND, Stream, StreamTable
+from transport.vigil import Vigil
 
 if TYPE_CHECKING:
     import asyncio
@@ -111,7 +113,7 @@ class QuicSession:
         self._planned: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._ping_at = float("inf")
+        self._vigil = Vigil(options.peer_timeout)
         _aioquic.set_stream_limits(quic, bidi=options.max_streams_bidi, uni=options.max_streams_uni)
 
     # -- TransportSession ------------------------------------------------------------------------
@@ -217,9 +219,8 @@ class QuicSession:
             self._repeat_close()
             return
         self._quic.receive_datagram(data, address, now)
-        keep_alive = self._options.keep_alive
-        if keep_alive is not None:
-            self._ping_at = now + keep_alive
+        if self._sink is not None:  # the handshake has a limit of its own
+            self._vigil.heard(now)
 
     def turn(self) -> None:
         """Events to the sink, then feed and send, then the timer."""
@@ -323,6 +324,7 @@ class QuicSession:
         if self._over:
             return
         self._sink = self._host.session_ready(self)
+        self._vigil.heard(monotonic())
         if not self._over:
             self._sink.connected()
 
@@ -381,7 +383,7 @@ class QuicSession:
             self._end(_end_of(event, remote=_aioquic.closed_by_peer(self._quic)))
             return
         due = self._quic.get_timer()
-        due = self._ping_at if due is None else min(due, self._ping_at)
+        due = self._vigil.due if due is None else min(due, self._vigil.due)
         if self._timer is None or due < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -393,7 +395,7 @@ class QuicSession:
         now = max(monotonic(), self._timer_at)
         quic = self._quic
         due = quic.get_timer()
-        if due is not None and now < min(due, self._ping_at):
+        if due is not None and now < min(due, self._vigil.due):
             self._settle()  # the deadline has moved
             return
         if due is not None and now >= due:
@@ -403,10 +405,18 @@ class QuicSession:
                 self.fail(error)
             if _aioquic.unanswered_probes(quic) >= BLACK_HOLE_PROBES:
                 self._shrink()
-        if now >= self._ping_at:
-            quic.send_ping(0)
-            self._ping_at = now + (self._options.keep_alive or 0.0)
+        if now >= self._vigil.due and not self._over:
+            if self._vigil.ask(now, _aioquic.probe_timeout(quic)):
+                _aioquic.probe(quic)
+            else:
+                self._give_up()
         self.turn()
+
+    def _give_up(self) -> None:
+        """The peer is lost; should it hear us after all, it is told."""
+        self._closing = End(-1, "lost: the peer answers no more", remote=False)
+        self._forget_streams()
+        self._quic.close(QuicErrorCode.NO_ERROR, QuicFrameType.PADDING, "no answer")
 
     # -- the end -----------------------------------------------------------------------------------
 

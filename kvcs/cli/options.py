@@ -10,13 +10,23 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kvcs.cli.command import LOOPS
-from kvcs.cli.values import ADDRESS, COUNT, DESCRIPTOR, FILE, TOKENS, Address, identifier
+from kvcs.cli.values import (
+    ADDRESS,
+    COUNT,
+    DESCRIPTOR,
+    FILE,
+    PEER_TIMEOUT,
+    TOKENS,
+    Address,
+    identifier,
+)
 from kvcs.errors import OutputFailed
 from kvcs.keys import load_scope_key
 from kvcs.names import PublicationName
 from moqt.monitor import Monitor
 from moqt.trace import Trace
-from transport.config import ClientTls, ServerTls
+from transport import config
+from transport.config import ClientTls, QuicOptions, ServerTls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,6 +148,7 @@ class PeerOptions:
     server_name: str | None
     insecure: bool
     token_file: Path | None
+    peer_timeout: float
 
     def check_peers(self, *, dials: bool, dial_option: str) -> None:
         """Raises UsageError unless there is exactly one way to a peer, with what it needs."""
@@ -177,6 +188,11 @@ class PeerOptions:
         return ClientTls(ca_file=self.ca, server_name=self.server_name, verify=not self.insecure)
 
     @property
+    def quic(self) -> QuicOptions:
+        """For all sessions."""
+        return QuicOptions(peer_timeout=self.peer_timeout)
+
+    @property
     def credentials(self) -> TokenFile | None:
         """What requests show on sessions that we dial; raises InvalidInput."""
         if self.token_file is None:
@@ -207,6 +223,14 @@ peer_options = together(
         "--token-file",
         type=FILE,
         help="To dial: show the token in this file, and the next one once it is put there.",
+    ),
+    click.option(
+        "--peer-timeout",
+        type=PEER_TIMEOUT,
+        metavar="SECONDS",
+        default=config.PEER_TIMEOUT,
+        show_default=True,
+        help="A peer that answers nothing for so long is lost.",
     ),
 )
 

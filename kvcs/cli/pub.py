@@ -162,6 +162,7 @@ async def publish(
                 retention=options.retention,
                 monitor=monitor,
                 credentials=options.credentials,
+                quic=options.quic,
             ) as publisher:
                 publication = publisher.open(descriptor, tokens=tokens, name=name, blocks=blocks)
                 uri = await _reach(options, publisher, publication, output)

@@ -25,7 +25,7 @@ from kvcs.gatekeeper import Gatekeeper
 from kvcs.tokenfile import TokenFile
 from moqt.endpoint import quic_options
 from moqt.monitor import Monitor
-from moqt.relay.service import RelayService, ServiceConfig
+from moqt.relay.service import RelayService, ServiceConfig, relay_quic
 from moqt.relay.spill import Spill
 from moqt.relay.upstreams import Upstream
 from moqt.trace import Trace
@@ -264,6 +264,7 @@ def _config(file: RelayFile, gatekeeper: Gatekeeper) -> ServiceConfig:
         judge=None if gatekeeper.open_to_all else lambda transport: gatekeeper.guard(),
         upstreams=tuple(map(_upstream, file.upstreams)),
         successor=file.successor,
+        quic=relay_quic(file.peer_timeout),
     )
 
 

@@ -8,10 +8,11 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from kvcs.cli.values import Address, parse_address
+from kvcs.cli.values import PEER_TIMEOUTS, Address, parse_address
 from kvcs.errors import InvalidInput
 from moqt.relay.admission import AdmissionLimits
 from moqt.relay.config import RelayConfig
+from transport.config import PEER_TIMEOUT
 from transport.errors import InvalidUrl
 from transport.url import MoqtUrl
 
@@ -64,6 +65,7 @@ class RelayFile:
     metrics: Address | None = None
     successor: str = ""
     drain: float = DEFAULT_DRAIN
+    peer_timeout: float = PEER_TIMEOUT
     memory: int = DEFAULT_CACHE
     spill_directory: Path | None = None
     spill: int = DEFAULT_DISK
@@ -127,6 +129,7 @@ def _read(found: dict[str, Any], base: Path) -> RelayFile:
         metrics=read.take("metrics", _address),
         successor=read.take("successor", _url_text, ""),
         drain=read.take("drain", _number, DEFAULT_DRAIN),
+        peer_timeout=read.take("peer_timeout", _peer_timeout, PEER_TIMEOUT),
         memory=cache.take("memory", parse_size, DEFAULT_CACHE),
         spill_directory=cache.path("directory"),
         spill=cache.take("disk", parse_size, DEFAULT_DISK),
@@ -243,6 +246,14 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         raise ValueError(f"{value!r}: write a number, 0 or more")
     return float(value)
+
+
+def _peer_timeout(value: object) -> float:
+    least, most = PEER_TIMEOUTS
+    seconds = _number(value)
+    if not least <= seconds <= most:
+        raise ValueError(f"{seconds:g}: write {least:g} to {most:g} seconds")
+    return seconds
 
 
 def _flag(value: object) -> bool:

@@ -187,7 +187,10 @@ async def subscribe(
     """Get in touch, find the publication, take it."""
     with options.watched(output) as monitor:
         async with Consumer(
-            scope_key=options.load_scope_key(), monitor=monitor, credentials=options.credentials
+            scope_key=options.load_scope_key(),
+            monitor=monitor,
+            credentials=options.credentials,
+            quic=options.quic,
         ) as consumer:
             if options.hold:
                 await line_on_stdin(output)

@@ -15,6 +15,7 @@ import click
 from kvcs import strictjson
 from kvcs.identity import KVSP_PROFILE_0, CompatibilityDescriptor
 from kvcs.names import octets_of_hex
+from transport.config import IDLE_TIMEOUT
 from transport.url import MoqtUrl
 
 if TYPE_CHECKING:
@@ -159,6 +160,9 @@ TOKENS: Final = Parsed("IDS|@FILE", parse_tokens)
 DESCRIPTOR: Final = Parsed("FILE.json", parse_descriptor)
 FILE: Final = Parsed("FILE", Path)
 COUNT: Final = click.IntRange(min=1)
+#: Seconds until a silent peer is lost: one second is none for a busy one; QUIC has its own limit.
+PEER_TIMEOUTS: Final = (1.0, IDLE_TIMEOUT)
+PEER_TIMEOUT: Final = click.FloatRange(*PEER_TIMEOUTS)
 
 
 def identifier(name: str) -> Parsed:

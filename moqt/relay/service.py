@@ -17,7 +17,7 @@ from moqt.relay.peers import Peer
 from moqt.relay.relay import Relay
 from moqt.relay.upstreams import Uplinks, Upstream
 from moqt.session.config import SessionConfig
-from transport.config import QuicOptions
+from transport.config import PEER_TIMEOUT, QuicOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +37,9 @@ SWEEP: Final = 5.0
 LEAVE_TIME: Final = 5_000
 
 
-def _quic() -> QuicOptions:
+def relay_quic(peer_timeout: float = PEER_TIMEOUT) -> QuicOptions:
     """A relay has more streams of one peer open than an end of the line."""
-    return QuicOptions(max_streams_bidi=4096, max_streams_uni=1024)
+    return QuicOptions(max_streams_bidi=4096, max_streams_uni=1024, peer_timeout=peer_timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class ServiceConfig:
     tls: ServerTls
     relay: RelayConfig = field(default_factory=RelayConfig)
     session: SessionConfig = field(default_factory=SessionConfig)
-    quic: QuicOptions = field(default_factory=_quic)
+    quic: QuicOptions = field(default_factory=relay_quic)
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
     #: Makes the judge of one session; without it everything is open to everybody.
     judge: Callable[[TransportSession], TokenVerifier] | None = None

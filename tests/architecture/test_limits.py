@@ -36,7 +36,7 @@ OTHERS = {
         "implementation authority path webtransport served_authorities served_paths setup_tokens"
         " request_tokens token_verifier lifetime retry_interval stop_grace"
     ),
-    "QuicOptions": ("protocols keep_alive max_datagram_size unsent_budget piece hot_streams"),
+    "QuicOptions": ("protocols max_datagram_size unsent_budget piece hot_streams"),
     "ServingLimits": "retry_after",
 }
 SESSION = "tests/moqt/session/"
@@ -90,6 +90,9 @@ REACHED = {
     ),
     "SessionConfig.namespace_octets": SESSION + "test_namespaces.py::test_names_are_bounded",
     "QuicOptions.idle_timeout": CONNECT + "test_a_client_that_vanishes_is_noticed",
+    "QuicOptions.peer_timeout": (
+        "tests/transport/test_vigil.py::test_a_path_that_is_dead_is_noticed_in_time_by_both"
+    ),
     "QuicOptions.connect_timeout": CONNECT + "test_silence",
     "QuicOptions.max_datagram_frame_size": (
         "tests/transport/test_aioquic_quarantine.py::test_a_peer_without_datagrams"

@@ -253,7 +253,7 @@ async def test_a_session_is_made_again_for_a_question(world) -> None:
 
 async def test_the_path_dies(world) -> None:
     cache = Cache(layers=4)
-    quic = QuicOptions(idle_timeout=0.5, keep_alive=0.1)
+    quic = QuicOptions(peer_timeout=0.5)
     publisher, url = await world.publisher(quic=quic)
     publication = publisher.open(cache.descriptor, tokens=cache.tokens)
     alive = True

@@ -22,6 +22,8 @@ from transport.certificates import CertificatePaths
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 
 LAYERS = 8
+#: Who dies is noticed sooner than by default.
+SOON = ("--peer-timeout", 1.5)
 
 
 @pytest_asyncio.fixture
@@ -117,8 +119,8 @@ async def test_a_relay_killed_in_the_middle_while_there_is_another(stage: Stage)
 
 async def test_the_relay_killed_and_restarted(stage: Stage) -> None:
     relay = await Relay(stage).start()
-    made, uri = await publisher(stage, "--relay", relay.url, "--hold", "--pace", 0.15)
-    consumer = await stage.consumer("out", relay.at(uri), "--timeout", 50)
+    made, uri = await publisher(stage, "--relay", relay.url, "--hold", "--pace", 0.15, *SOON)
+    consumer = await stage.consumer("out", relay.at(uri), "--timeout", 50, *SOON)
     await consumer.until("retrieving")
     made.say("go")
     await consumer.until("layer", 2)

@@ -90,6 +90,17 @@ def test_the_path(joined):
     assert [e.data for e in seen if isinstance(e, events.DatagramFrameReceived)] == [b"small"]
 
 
+def test_a_probe_goes_out_though_the_window_is_full(joined):
+    client, server, _exchange = joined
+    _aioquic.send(client, 2, bytes(5000), False)
+    client._loss._cc.congestion_window = 0
+    assert client.datagrams_to_send(NOW + 1) == []
+    _aioquic.probe(client)
+    ((data, _address),) = client.datagrams_to_send(NOW + 1)
+    server.receive_datagram(data, ("client", 1), NOW + 1)
+    assert server.datagrams_to_send(NOW + 2), "it asks for an acknowledgement"
+
+
 def test_full_datagram_payloads_fit(joined):
     client, server, exchange = joined
     for side in (client, server):

@@ -15,6 +15,7 @@ from transport.config import LARGEST_DATAGRAM, QuicOptions
         ("max_datagram_size", 1199, "choose 1200 to 16384"),
         ("max_datagram_size", LARGEST_DATAGRAM + 1, "choose 1200 to 16384"),
         ("idle_timeout", 0, "above 0"),
+        ("peer_timeout", 0, "above 0"),
         ("connect_timeout", -1, "above 0"),
         ("unsent_budget", 0, "above 0"),
         ("piece", 0, "above 0"),

@@ -312,7 +312,7 @@ def test_a_lost_close_is_repeated(run, certificates):
                 return to_server and deaf
 
             relay = await Relay.open(("127.0.0.1", listener.port), drop)
-            session, _sink = await client(certificates, relay, keep_alive=None)
+            session, _sink = await client(certificates, relay, peer_timeout=None)
             await until(lambda: sinks and session.unacknowledged() == 0)
             deaf = True
             session.close(7, "lost at first")

@@ -373,9 +373,9 @@ def test_a_source_that_raises_closes_the_session(run, certificates, caplog):
 
 def test_idle_sessions_live_by_pings_and_dead_ones_are_noticed(run, certificates):
     async def scenario() -> None:
-        async with server(certificates, idle_timeout=0.4, keep_alive=None) as (listener, sinks):
-            living, living_sink = await client(certificates, listener, keep_alive=0.05)
-            dead, dead_sink = await client(certificates, listener, keep_alive=None)
+        async with server(certificates, idle_timeout=0.4, peer_timeout=None) as (listener, sinks):
+            living, living_sink = await client(certificates, listener, peer_timeout=0.15)
+            dead, dead_sink = await client(certificates, listener, peer_timeout=None)
             await until(lambda: dead_sink.of("closed"))
             assert dead_sink.of("closed")[0][1] == -1
             assert "dle timeout" in dead_sink.of("closed")[0][2]

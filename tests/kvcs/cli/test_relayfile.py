@@ -25,6 +25,7 @@ key = "/etc/kvcs/server.key"
 metrics = "127.0.0.1:9464"
 successor = "moqt://other.example:4443/"
 drain = 2
+peer_timeout = 5
 
 [cache]
 memory = "8GiB"
@@ -70,6 +71,7 @@ def test_every_member(tmp_path: Path) -> None:
         metrics=Address("127.0.0.1", 9464),
         successor="moqt://other.example:4443/",
         drain=2.0,
+        peer_timeout=5.0,
         memory=8 << 30,
         spill_directory=tmp_path / "spill",
         spill=1 << 40,
@@ -152,6 +154,9 @@ UNKNOWN = "no such setting; see docs/relay.md"
         ("drain = nan", "drain", NUMBER),
         ("drain = inf", "drain", NUMBER),
         ("drain = true", "drain", NUMBER),
+        ("peer_timeout = 0.5", "peer_timeout", "0.5: write 1 to 30 seconds"),
+        ("peer_timeout = 31", "peer_timeout", "31: write 1 to 30 seconds"),
+        ("peer_timeout = true", "peer_timeout", NUMBER),
         ("cache = 8", "cache", "write it as a table, [name]"),
         ('[cache]\nmemory = "8 GB"', "cache.memory", SIZE),
         ("[cache]\nmemory = -1", "cache.memory", SIZE),
@@ -285,6 +290,7 @@ def test_the_page_has_every_limit_with_its_default() -> None:
 def test_the_defaults_on_the_page() -> None:
     file = RelayFile()
     assert float(members("")["drain"]) == file.drain
+    assert float(members("")["peer_timeout"]) == file.peer_timeout
     sizes = members("[cache]")
     assert parse_size(sizes["memory"].strip('`"')) == file.memory
     assert parse_size(sizes["disk"].strip('`"')) == file.spill
