@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 from kvcs.consumer import Consumer
 from kvcs.identity import CompatibilityDescriptor, DType, ScopeKey
 from kvcs.publisher import Publisher
+from moqt.relay.service import RelayService, ServiceConfig
+from moqt.relay.upstreams import Upstream
 from transport.config import ClientTls, ServerTls
+from transport.url import MoqtUrl
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -119,6 +122,26 @@ class World:
         if urls:
             await consumer.connect(urls, tls=self.client_tls)
         return consumer
+
+
+async def relay(world: World, *upstreams: str, **options: Any) -> tuple[RelayService, str]:
+    """A relay on a free port, and its URL; ``options`` of its ServiceConfig, or its monitor."""
+    monitor = options.pop("monitor", None)
+    service = RelayService(
+        ServiceConfig(
+            host="127.0.0.1",
+            port=0,
+            tls=world.server_tls,
+            upstreams=tuple(
+                Upstream(url=MoqtUrl.parse(url), tls=world.client_tls) for url in upstreams
+            ),
+            **options,
+        ),
+        monitor=monitor,
+    )
+    await service.start()
+    world.defer(service.close)
+    return service, f"moqt://127.0.0.1:{service.port}/"
 
 
 async def check(retrieval: Retrieval, cache: Cache) -> None:

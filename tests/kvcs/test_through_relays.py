@@ -7,31 +7,9 @@ from typing import Any
 
 import pytest
 
-from moqt.relay.config import RelayConfig
-from moqt.relay.service import RelayService, ServiceConfig
-from moqt.relay.upstreams import Upstream
-from tests.kvcs.endpoints import Cache, World, check
-from transport.url import MoqtUrl
+from tests.kvcs.endpoints import Cache, World, check, relay
 
 pytestmark = pytest.mark.e2e
-
-
-async def relay(world: World, *upstreams: str, **limits: Any) -> tuple[RelayService, str]:
-    """A relay on a free port, and its URL."""
-    service = RelayService(
-        ServiceConfig(
-            host="127.0.0.1",
-            port=0,
-            tls=world.server_tls,
-            relay=RelayConfig(**limits),
-            upstreams=tuple(
-                Upstream(url=MoqtUrl.parse(url), tls=world.client_tls) for url in upstreams
-            ),
-        )
-    )
-    await service.start()
-    world.defer(service.close)
-    return service, f"moqt://127.0.0.1:{service.port}/"
 
 
 async def publisher(world: World, url: str) -> Any:
