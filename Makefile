@@ -54,9 +54,9 @@ soak: $(DEV_STAMP) ## thousands of sessions and streams over real sockets: does 
 interop: $(DEV_STAMP) ## other implementations, named by KVCS_PEER_AIOMOQT and KVCS_PEER_CAPRID
 	$(PY) -m interop.run $(ARGS)
 
-test-relay: $(DEV_STAMP) ## the relay's tests alone; its seeds with make test-relay RELAY_SEEDS=1000
-	RELAY_SEEDS=$(or $(RELAY_SEEDS),300) $(BIN)/pytest -n auto --dist worksteal tests/moqt/relay tests/kvcs/test_through_relays.py \
-		tests/kvcs/test_relay_authorized.py tests/kvcs/test_relay_faults.py tests/kvcs/test_relay_metrics.py $(ARGS)
+test-relay: $(DEV_STAMP) ## the relay's tests alone and in full; its seeds with RELAY_SEEDS=1000
+	RELAY_SEEDS=$(or $(RELAY_SEEDS),300) RELAY_MIB=$(or $(RELAY_MIB),100) $(BIN)/pytest -n auto --dist worksteal \
+		tests/moqt/relay tests/kvcs/test_through_relays.py tests/kvcs/test_two_relays.py $(wildcard tests/kvcs/test_relay_*.py) $(ARGS)
 
 mutate: $(DEV_STAMP) ## break a sample of rules in a copy of the tree: does a test notice?
 	$(PY) -m tests.conformance.mutate $(ARGS)

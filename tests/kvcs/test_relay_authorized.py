@@ -206,6 +206,33 @@ def test_what_was_granted_for_a_time_ends_with_it(closed: Closed, renewed: bool)
     assert closed.world.relay.context.counts["grants_ended"] == 1 + (not renewed)
 
 
+@pytest.mark.parametrize("moved", [-3600.0, 3600.0])
+def test_the_wall_clock_is_moved(closed: Closed, moved: float) -> None:
+    """What stands ends by then at the latest, what is asked is judged by the clock as it is."""
+    world = closed.world
+    track, _ = closed.published(expires=100_000.0)
+    token = closed.reads(expires=100.0)
+    _, live = world.desk().subscribe(NAME, token)
+    world.run(0.3)
+    world.epoch += moved
+    layer(track, 1)
+    world.run(50.0)
+    layer(track, 2)
+    _, late = world.desk().fetch(NAME, shown(token, location_filter=GROUP))
+    world.run(1.0)
+    assert live.end is None
+    assert normal(live) == ALL[4:12]
+    if moved > 0:
+        assert code(late.error) == RequestCode.EXPIRED_AUTH_TOKEN
+    else:
+        assert normal(late) == ALL[:4]
+    world.run(50.0 + SKEW + 1.0)
+    assert (live.end is None) == (moved < 0)
+    world.run(3600.0)
+    assert live.end is not None
+    assert live.end[0] == DoneCode.UNAUTHORIZED
+
+
 def test_a_fetch_ends_with_its_grant(closed: Closed) -> None:
     closed.world = RelayWorld(RelayConfig(fill_timeout=600.0))
     closed.world.judge = closed.gate.guard

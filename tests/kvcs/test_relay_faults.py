@@ -1,9 +1,13 @@
-"""What fails around kvcs-relay, with real processes: nothing lost, nothing doubled."""
+"""What fails around kvcs-relay, with real processes: nothing lost, nothing doubled.
+
+``RELAY_MIB`` says how much is published where the relay has memory for a tenth of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -22,6 +26,7 @@ from transport.certificates import CertificatePaths
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 
 LAYERS = 8
+MIB = int(os.environ.get("RELAY_MIB", "10"))
 #: Who dies is noticed sooner than by default.
 SOON = ("--peer-timeout", 1.5)
 
@@ -156,10 +161,16 @@ async def test_the_publisher_killed_after_a_layer(stage: Stage, layer: int) -> N
     assert not stage.out("out").exists()
 
 
-async def test_a_cache_of_1_mib_and_10_mib_published(stage: Stage) -> None:
-    stage.cache = write_cache(stage.folder / "big.safetensors", LAYERS, tokens=256 * 40)
-    assert stage.cache.stat().st_size > 10 << 20
-    relay = await Relay(stage, "--cache", "1MiB", "--metrics", "127.0.0.1:0").start()
+def much(stage: Stage) -> int:
+    """A cache of MIB to publish; a tenth of it."""
+    stage.cache = write_cache(stage.folder / "big.safetensors", LAYERS, tokens=256 * 4 * MIB)
+    assert stage.cache.stat().st_size > MIB << 20
+    return (MIB << 20) // 10
+
+
+async def test_memory_for_a_tenth_of_what_is_published(stage: Stage) -> None:
+    budget = much(stage)
+    relay = await Relay(stage, "--cache", budget, "--metrics", "127.0.0.1:0").start()
     made, uri = await publisher(stage, "--relay", relay.url, "--block-tokens", 256)
     await made.until("finished")
     early = await stage.consumer("early", relay.at(uri))
@@ -167,17 +178,18 @@ async def test_a_cache_of_1_mib_and_10_mib_published(stage: Stage) -> None:
     late = await stage.consumer("late", relay.at(uri))
     await assert_once(stage, late)
     numbers = await relay.numbers()
-    assert numbers["cache_octets"] <= 1 << 20
+    assert numbers["cache_octets"] <= budget
     assert numbers["cache_evictions"] > 0
 
 
-async def test_10_mib_on_disk_when_the_publisher_is_gone(stage: Stage) -> None:
+async def test_nine_tenths_on_disk_when_the_publisher_is_gone(stage: Stage) -> None:
     """Memory holds a tenth of it; the rest is in the spill directory, which is left empty."""
-    stage.cache = write_cache(stage.folder / "big.safetensors", LAYERS, tokens=256 * 40)
+    budget = much(stage)
     spill = stage.folder / "spill"
     spill.mkdir()
     relay = await Relay(
-        stage, "--cache", "1MiB", "--spill", spill, "--metrics", "127.0.0.1:0", "--loop", "uvloop"
+        *(stage, "--cache", budget, "--spill", spill),
+        *("--metrics", "127.0.0.1:0", "--loop", "uvloop"),
     ).start()
     made, uri = await publisher(stage, "--relay", relay.url, "--block-tokens", 256)
     await made.until("finished")
@@ -188,8 +200,8 @@ async def test_10_mib_on_disk_when_the_publisher_is_gone(stage: Stage) -> None:
     late = await stage.consumer("late", relay.at(uri))
     await assert_once(stage, late)
     numbers = await relay.numbers()
-    assert numbers["cache_octets"] <= 1 << 20
-    assert numbers["spill_octets"] > 8 << 20
+    assert numbers["cache_octets"] <= budget
+    assert numbers["spill_octets"] > 8 * budget
     assert numbers["spill_failures"] == 0
     relay.child.signal(signal.SIGTERM)
     await relay.child.finish()

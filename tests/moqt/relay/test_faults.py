@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moqt.codec.params import Parameters
 from moqt.errors import DoneCode, RequestCode, RequestFailed
-from moqt.model import GapKind, LocationFilter, ObjectStatus
+from moqt.model import FullTrackName, GapKind, LocationFilter, ObjectStatus
 from moqt.publisher import Track
 from moqt.relay.config import RelayConfig
+from moqt.relay.relay import Relay
+from moqt.relay.spill import Spill
+from tests.moqt.session.worlds import Listener
 
 from .test_relaying import ALL, BLOCKS, LAYERS, end, layer, normal
-from .worlds import NAME, SPACE, RelayWorld
+from .worlds import NAME, SPACE, RelayClock, RelayWorld
 
 
 def all_of(group: int) -> Parameters:
@@ -229,6 +235,109 @@ def test_a_relay_that_is_killed_and_another_that_goes_on() -> None:
     world.run()
     assert had <= set(ALL)
     assert normal(second) == ALL
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["publisher there", "publisher gone"])
+@pytest.mark.parametrize("fits", range(3))
+def test_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: int, alive: bool
+) -> None:
+    """From the nth write on: what it held is served, what it did not is fetched again, or named."""
+    spill = Spill(tmp_path / "spill", 1 << 20)
+    monkeypatch.setattr(spill, "_append", FullAfter(fits, spill._append))
+    world = RelayWorld()
+    budget = 30_000  # with what keeping them costs: three groups in memory, or heads of as many
+    world.relay = Relay(RelayClock(world.clock), RelayConfig(cache=budget), spill)
+    track = Track(NAME)
+    publisher = world.publisher(track)
+    _, live = world.desk().subscribe()
+    world.run(0.2)
+    for number in range(LAYERS):
+        layer(track, number)
+        world.run(0.1)
+    end(track)
+    world.run(1)
+    assert normal(live) == ALL
+    assert spill.failures > 0
+    if not alive:
+        publisher.kill()
+        world.run(20)
+    _, late = world.desk().fetch(NAME, all_of(LAYERS))
+    world.run(5)
+    found = normal(late)
+    assert len(set(found)) == len(found)
+    if alive:
+        assert found == ALL
+        assert late.fetches[0].gaps == []
+    else:
+        assert set(found) < set(ALL)
+        assert len({at for at, _ in found}) >= fits
+        assert {gap.kind for gap in late.fetches[0].gaps} == {GapKind.UNKNOWN}
+    assert world.relay.cache.octets <= budget
+    spill.close()
+    assert list((tmp_path / "spill").iterdir()) == []
+
+
+class FullAfter:
+    """A disk with room for so many writes."""
+
+    def __init__(self, writes: int, append: Callable[..., None]) -> None:
+        self._left = writes
+        self._append = append
+
+    def __call__(self, *what: Any) -> None:
+        if self._left == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._left -= 1
+        self._append(*what)
+
+
+HOSTILE = [
+    (b"..", b"..", b"etc"),
+    (b"/etc/passwd",),
+    (b"a\0b", b"\n\r\x1b[31m"),
+    (b"a", b"b/c"),
+    (b"a/b", b"c"),
+    (b"a/b/c",),
+    (b"*",),
+    (b"%s%n", b"${HOME}"),
+    (b"\xff" * 8,),
+    tuple(bytes([at]) for at in range(32)),
+    (b"x" * 4000,),
+]
+
+
+def test_hostile_names_and_prefixes(tmp_path: Path) -> None:
+    """Each is served under its own name, told to who asks for its prefix, and names no file."""
+    spill = Spill(tmp_path / "spill", 1 << 20)
+    world = RelayWorld()
+    world.relay = Relay(RelayClock(world.clock), RelayConfig(cache=9_000), spill)
+    names = [FullTrackName(space, word) for space in HOSTILE for word in (b"", b"../x", b"\0")]
+    tracks = {name: Track(name) for name in names}
+    desk = world.desk()
+    for name, track in tracks.items():
+        writer = track.subgroup(0)
+        writer.object(0, repr(name).encode())
+        writer.finish()
+        desk.catalog.add(track)
+    for space in HOSTILE:
+        desk.session.publish_namespace(space, Parameters(), lambda _: None)
+    told: dict[tuple[bytes, ...], Listener] = {(): Listener()}
+    told |= {space[:1]: Listener() for space in HOSTILE}
+    reader = world.desk()
+    for prefix, listener in told.items():
+        if prefix:
+            reader.session.subscribe_namespace(prefix, Parameters(), listener)
+    world.run(0.5)
+    for prefix, listener in told.items():
+        own = {space for space in HOSTILE if space[:1] == prefix}
+        assert set(listener.names) == own
+    fetched = {name: reader.fetch(name, all_of(0))[1] for name in names}
+    world.run(5)
+    for name, receiver in fetched.items():
+        assert [octets for _, octets in receiver.objects] == [repr(name).encode()]
+    assert {path.name[:11] for path in tmp_path.rglob("*") if path.is_file()} <= {"moqt-relay-"}
+    spill.close()
 
 
 def test_nothing_is_left_when_all_have_gone() -> None:
