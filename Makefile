@@ -41,8 +41,9 @@ imports: $(DEV_STAMP) ## the layers: who may import whom
 test: $(DEV_STAMP) ## all tests; make test ARGS="-k fetch" runs some
 	$(BIN)/pytest -n auto --dist worksteal $(ARGS)
 
-exactly-once: $(DEV_STAMP) ## the exactly-once property in full: 2,000 seeds, some minutes
-	KVCS_SEEDS=2000 $(BIN)/pytest tests/kvcs/test_exactly_once.py $(ARGS)
+exactly-once: $(DEV_STAMP) ## the exactly-once properties in full: 2,000 seeds, some minutes
+	KVCS_SEEDS=2000 KVCS_MIGRATION_SEEDS=60 $(BIN)/pytest tests/kvcs/test_exactly_once.py \
+		tests/moqt/test_migration_seeds.py $(ARGS)
 
 fuzz: $(DEV_STAMP) ## fuzzing guided by coverage; make fuzz SECONDS=3600
 	@$(PIP) install 'atheris>=3,<4'

@@ -224,7 +224,7 @@ def run_seed(seed: int) -> int:
     return sum(joiner.check() for joiner in joiners)
 
 
-SEEDS = int(os.environ.get("KVCS_SEEDS", "40"))
+SEEDS = int(os.environ.get("KVCS_SEEDS", "20"))
 BASE = int(os.environ.get("KVCS_SEED_BASE", "0"))
 
 

@@ -163,7 +163,7 @@ def test_a_far_and_bad_line_is_no_reason(path, active, seed) -> None:
     line.loss = 0.1
     if active:
         busy(line.server, line.clock)
-    line.run(600.0 if active else 3600.0)
+    line.run(300.0 if active else 3600.0)
     assert line.lost() == []
 
 

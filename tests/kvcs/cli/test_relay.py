@@ -191,8 +191,10 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_its_life_in_events(stage: Stage, number: int) -> None:
+async def test_its_life_in_events(stage: Stage, tmp_path: Path, number: int) -> None:
+    (tmp_path / "relay.toml").write_text("drain = 0.3\n")
     words = ("--metrics", "127.0.0.1:0", "--upstream", "moqt://127.0.0.1:1/")
+    words = ("--config", tmp_path / "relay.toml", *words)
     child, url = await start(stage, "--open", *words)
     port = (await child.until("metrics"))["port"]
     _, uri = await publisher(stage, url)
