@@ -46,6 +46,10 @@ MAX_REPAIRS: Final = 64
 MIN_RETRY: Final = 0.05
 MAX_RETRY: Final = 5.0
 
+#: Seconds for which whoever we turn to next is asked to wait for the publisher (draft-22 §9.20.6):
+#: it may have lost the same relay, which it notices a little later than we, or sooner.
+REUNION: Final = 10.0
+
 #: Endings after which another subscription may bring what is still to come.
 _PASSING: Final = frozenset(
     {DoneCode.GOING_AWAY, DoneCode.TOO_FAR_BEHIND, DoneCode.EXPIRED, DoneCode.EXCESSIVE_LOAD}
@@ -234,8 +238,11 @@ class Leg:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def follow(self) -> None:
-        """SUBSCRIBE every track: what there is on a fill, what is to come live, each once."""
+    def follow(self, reunion: float = 0.0) -> None:
+        """SUBSCRIBE every track: what there is on a fill, what is to come live, each once.
+
+        The publisher may need ``reunion`` seconds to be there.
+        """
         wanted = self.assembly.wanted
         for track, runs in self.assembly.missing().items():
             first, last = runs[0].start.group, wanted.layers[-1]
@@ -247,6 +254,7 @@ class Leg:
                 location_filter=live,
                 group_order=GroupOrder.ASCENDING,
                 fill=Parameters(location_filter=past, range_filters=self._blocks_filter()),
+                rendezvous_timeout=int(reunion * 1000) or None,
             )
             self._feeds.append(Feed(self, track, parameters, live=True))
 

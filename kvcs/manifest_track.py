@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -54,7 +55,11 @@ class ManifestWatch:
     """
 
     def __init__(
-        self, connection: Connection, name: PublicationName, identities: Identities
+        self,
+        connection: Connection,
+        name: PublicationName,
+        identities: Identities,
+        reunion: float = 0.0,
     ) -> None:
         self.changed = Bell()
         self.manifest: Manifest | None = None
@@ -76,8 +81,9 @@ class ManifestWatch:
         self._newest: tuple[int, bytes] | None = None
         self._decoding: asyncio.Task[None] | None = None
         self._octets = b""
+        follow = replace(_FOLLOW, rendezvous_timeout=int(reunion * 1000) or None)
         try:
-            self._request = connection.subscribe(self._track, self, _FOLLOW)
+            self._request = connection.subscribe(self._track, self, follow)
         except MoqtError as error:
             self._end(error)
 

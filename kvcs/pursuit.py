@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from kvcs.bell import Bell
 from kvcs.errors import IncompletePublication, ManifestRejected
-from kvcs.legs import Leg
+from kvcs.legs import REUNION, Leg
 from kvcs.manifest import check_successor
 from kvcs.manifest_track import MAX_VERSIONS
 
@@ -159,7 +159,7 @@ class Pursuit:
         leg = self._leg = Leg(source.link, source.name, self._assembly, self._bell, self._note)
         try:
             if follow:
-                leg.follow()
+                leg.follow(self._reunion)
             else:
                 leg.fetch_missing()
             await self._watch_leg(leg, patience)
@@ -220,6 +220,11 @@ class Pursuit:
             raise leg.conflict
 
     @property
+    def _reunion(self) -> float:
+        """Only after a first session: to it somebody has said who has what."""
+        return 0.0 if len(self.tried) == 1 else min(REUNION, self._plan.timeout)
+
+    @property
     def _wants_the_end(self) -> bool:
         wanted = self._assembly.wanted
         return wanted.layers[-1] == wanted.geometry.layers - 1
@@ -268,7 +273,7 @@ class Pursuit:
         if link is not None:
             self.tried.append(link)
             self._watched = True
-            watch = sources.watch(link, source.name)
+            watch = sources.watch(link, source.name, self._reunion)
             self.source = source._replace(link=link, watch=watch)
         else:
             tracks, timeout = self._plan.tracks, self._plan.timeout

@@ -42,11 +42,16 @@ class Sources:
 
     # -- manifests -------------------------------------------------------------------------------
 
-    def watch(self, link: Link, name: PublicationName) -> ManifestWatch:
-        """The manifest of ``name`` on ``link``, shared with others that follow it; release it."""
+    def watch(self, link: Link, name: PublicationName, reunion: float = 0.0) -> ManifestWatch:
+        """The manifest of ``name`` on ``link``, shared with others that follow it; release it.
+
+        The publisher may need ``reunion`` seconds to be there.
+        """
         watch = link.watches.get(name)
         if watch is None or watch.over:
-            watch = link.watches[name] = ManifestWatch(link.connection, name, self._identities)
+            watch = link.watches[name] = ManifestWatch(
+                link.connection, name, self._identities, reunion
+            )
         watch.users += 1
         link.enter()
         return watch

@@ -79,6 +79,29 @@ async def test_two_relays_with_different_parts_and_no_publisher(world) -> None:
     assert sum(parts) <= 2 * 8 * (cache.blocks + 1) + 2 + 4
 
 
+async def test_a_consumer_that_is_there_before_the_publisher(world) -> None:
+    """Both have lost a relay; the publisher comes to the next one after the consumer has asked."""
+    cache = Cache(layers=4)
+    (first, url), (second, other) = [await relay(world) for _ in range(2)]
+    made, _ = await world.publisher()
+    await made.dial([url], tls=world.client_tls)
+    publication = made.open(cache.descriptor, tokens=cache.tokens)
+    retrieval = await (await world.consumer(url, other)).retrieve(publication.name)
+    await cache.put(publication, 0, 1)
+    await retrieval.layer(1)
+    await first.close()
+    asked = second.monitor.counters.received.messages
+    while asked["SUBSCRIBE"] < 3:  # the manifest, k and v
+        await asyncio.sleep(0.01)
+        asked = second.monitor.counters.received.messages
+    await made.dial([other], tls=world.client_tls)
+    await cache.put(publication, 2)
+    await publication.finish()
+    await check(retrieval, cache)
+    assert retrieval.report().sources == (url, other)
+    assert retrieval.report().listed
+
+
 async def test_a_poisoned_object_is_never_whole_whoever_asks_for_it(world) -> None:
     """The relay cannot tell; each consumer can, and nothing else of the publication suffers."""
     poison = Location(1, 2)

@@ -63,10 +63,9 @@ async def test_a_relay_that_leaves_says_so_before_it_lets_go_of_upstream(world) 
     retrieval = await consumer.retrieve(found)
     await cache.put(publication, 0, 1)
     await retrieval.layer(1)
+    clients = len(service.connections)
     leaving = asyncio.ensure_future(service.leave(limit=1.0))
-    await asyncio.sleep(0.1)
-    sent = service.monitor.counters.sent.messages
-    assert sent["GOAWAY"] == len(service.connections) or not service.connections
+    await world.until(lambda: service.monitor.counters.sent.messages["GOAWAY"] >= clients)
     assert any(track.standing for track in service.relay.tracks.values())
     await leaving
     assert elsewhere != url
