@@ -1,7 +1,8 @@
-"""docs/architecture.md names every module, and no module that is not there."""
+"""Pages name what is there: every module, the tests of the relay's faults."""
 
 from __future__ import annotations
 
+import ast
 import re
 
 from tests.architecture.sources import ROOT, package_sources
@@ -15,3 +16,13 @@ def test_every_module_has_its_line() -> None:
     there = {src.path.rpartition("/")[2] for src in package_sources()} - {"__init__.py"}
     assert sorted(there - named) == [], "modules that the page does not name"
     assert sorted(named - there) == [], "modules that do not exist"
+
+
+def test_the_tests_of_the_faults_of_a_relay_exist() -> None:
+    page = (ROOT / "docs" / "relay.md").read_text("utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", page)
+    assert len(named) > 20
+    for file, name in named:
+        tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, functions)}, name

@@ -24,7 +24,7 @@ from moqt.session import renewal
 from tests.kvcs.endpoints import SCOPE_KEY, Cache, check, relay
 from tests.kvcs.forgery import Forgery, K
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
 
 CROWD = 64
 

@@ -13,7 +13,7 @@ from tests.kvcs.endpoints import Cache, World, check, relay
 from tests.transport.relay import Line
 from transport.config import SMALLEST_DATAGRAM, QuicOptions
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]  # most of it is waiting
 
 
 class Lines:
@@ -44,7 +44,7 @@ def duplicates(service: RelayService) -> int:
 async def test_one_in_a_hundred_lost_and_50_ms_each_way_on_both_sides(world, lines) -> None:
     """Small datagrams, so that many are lost; before, in the middle, and after."""
     quic = QuicOptions(max_datagram_size=SMALLEST_DATAGRAM)
-    cache = Cache(layers=8, kv_heads=8, head_dim=64)
+    cache = Cache(layers=8, blocks=4, kv_heads=8, head_dim=128)
     service, _ = await relay(world)
     up = await lines.to(service, delay=0.05, loss=0.01, seed=1)
     down = await lines.to(service, delay=0.05, loss=0.01, seed=2)
@@ -64,8 +64,8 @@ async def test_one_in_a_hundred_lost_and_50_ms_each_way_on_both_sides(world, lin
     await check(late, cache)
     assert duplicates(service) == 0
     for line in (up, down, other, last):
-        assert line.passed > 200
-        assert line.lost > 0
+        assert line.passed > 300
+    assert sum(line.lost for line in (up, down, other, last)) > 5
 
 
 async def test_the_link_upstream_cut_for_5_s(world, lines) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.architecture.sources import ROOT
 from tests.kvcs.two_relays import CACHED, LAYERS, Step, play, read
 
 pytestmark = pytest.mark.e2e
@@ -36,6 +37,8 @@ async def test_groups_0_to_4_from_the_cache_and_the_rest_live(world) -> None:
     ]
     assert [line for line in told if line in order] == order
     assert not [line for line in told if "FETCH" in line]
+    page = (ROOT / "docs" / "relay.md").read_text("utf-8").splitlines()
+    assert set(order) <= {" ".join(line.split()) for line in page}, "the transcript shown"
     live = Counter(
         (group, number) for group in range(CACHED, LAYERS) for number in range(BLOCKS + 1)
     )
