@@ -15,6 +15,7 @@ from aioquic.quic import events
 from transport import _aioquic
 from transport.api import PeerInfo, SendOrder, Tier
 from transport.config import SMALLEST_DATAGRAM
+from transport.handshake import alert_name, certificate_advice
 from transport.pump import Pump
 from transport.scheduler import Gate
 from transport.streams import UNBOUND, Stream, StreamTable
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from aioquic.quic.connection import QuicConnection
-
-    from transport.api import BytesLike, ChunkSource, TransportSink
+    from transport.api import BytesLike, ChunkSource, PeerCertificate, TransportSink
     from transport.config import QuicOptions
     from transport.udp import Address, UdpChannel
 
@@ -85,7 +84,7 @@ class QuicSession:
 
     def __init__(
         self,
-        quic: QuicConnection,
+        quic: _aioquic.Connection,
         channel: UdpChannel,
         host: Host,
         options: QuicOptions,
@@ -93,6 +92,7 @@ class QuicSession:
     ) -> None:
         self.is_client: bool = quic.configuration.is_client
         self.peer = PeerInfo(("", 0), "", 0)
+        self.peer_certificate: PeerCertificate | None = None
         self._quic = quic
         self._channel = channel
         self._host = host
@@ -320,6 +320,7 @@ class QuicSession:
             event.alpn_protocol or "",
             _aioquic.datagram_payload(quic),
         )
+        self.peer_certificate = quic.shown
         if self._over:
             return
         self._sink = self._host.session_ready(self)
@@ -378,7 +379,7 @@ class QuicSession:
             return
         event = _aioquic.close_event(self._quic)
         if event is not None:
-            self._end(_end_of(event, remote=_aioquic.closed_by_peer(self._quic)))
+            self._end(_end_of(event, self.is_client, remote=_aioquic.closed_by_peer(self._quic)))
             return
         due = self._quic.get_timer()
         due = self._ping_at if due is None else min(due, self._ping_at)
@@ -460,12 +461,15 @@ class QuicSession:
         self._timer = self._planned = None
 
 
-def _end_of(event: events.ConnectionTerminated, *, remote: bool) -> End:
+def _end_of(event: events.ConnectionTerminated, is_client: bool, *, remote: bool) -> End:
     """Only an application's CONNECTION_CLOSE has a code for the owner; QUIC's own are a loss."""
     if event.frame_type is None:
         return End(event.error_code, event.reason_phrase, remote)
-    reason = event.reason_phrase or "no reason given"
-    return End(-1, f"{reason} (QUIC error {event.error_code:#x})", remote, event.error_code)
+    code = event.error_code
+    told = f"{event.reason_phrase or 'no reason given'} (QUIC error {code:#x}{alert_name(code)})"
+    if remote and is_client:
+        told += certificate_advice(code)
+    return End(-1, told, remote, code)
 
 
 _HANDLERS: Final[dict[type, Callable[[QuicSession, Any], None]]] = {
