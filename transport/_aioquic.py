@@ -27,6 +27,7 @@ from aioquic.quic.packet import (
 )
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.tls import Alert, AlertDescription, CipherSuite, Direction, Epoch, ExtensionType
+from cryptography.x509 import InvalidVersion
 
 from transport.config import SMALLEST_DATAGRAM
 from transport.errors import CertificateRefused
@@ -110,7 +111,14 @@ class Connection(QuicConnection):
                 frame_type=frame_type,
                 reason_phrase=f"a handshake message of more than {MAX_HANDSHAKE} octets",
             )
-        super()._handle_crypto_frame(context, frame_type, buf)
+        try:
+            super()._handle_crypto_frame(context, frame_type, buf)
+        except InvalidVersion as error:  # aioquic expects a ValueError of what it cannot parse
+            raise QuicConnectionError(
+                error_code=QuicErrorCode.CRYPTO_ERROR + AlertDescription.bad_certificate,
+                frame_type=frame_type,
+                reason_phrase="Certificate could not be parsed",
+            ) from error
 
 
 class AskingConnection(Connection):

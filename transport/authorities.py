@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aioquic.tls import AlertDescription
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import (
@@ -100,38 +99,47 @@ class ClientAuthorities:
 
     def verify(self, chain: Sequence[Certificate]) -> Verified:
         """The first of ``chain``, when a CA vouches for it now; raises CertificateRefused."""
-        own, *above = chain
         now = datetime.datetime.fromtimestamp(self._wall(), datetime.UTC)
+        try:
+            path = self._path(chain, now)
+        except CertificateRefused:
+            raise
+        except (
+            Exception
+        ):  # a certificate is parsed where it is looked at, with errors of many kinds
+            raise CertificateRefused(
+                AlertDescription.bad_certificate, "the client certificate cannot be read"
+            ) from None
+        ends = min(one.not_valid_after_utc for one in path)
+        return Verified(chain[0].public_bytes(Encoding.DER), ends.timestamp())
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _path(self, chain: Sequence[Certificate], now: datetime.datetime) -> list[Certificate]:
+        """From the client's own to one that is trusted."""
+        own, *above = chain
         if len(chain) > MAX_CHAIN or len({one.subject for one in above}) < len(above):
             raise CertificateRefused(
                 AlertDescription.bad_certificate,
                 f"more than {MAX_CHAIN} certificates, or two of one name above the client's",
             )
+        _check_own(own, now)
+        verifier = (
+            PolicyBuilder()
+            .store(self._store)
+            .time(now)
+            .max_chain_depth(MAX_CHAIN - 1)
+            .extension_policies(ca_policy=_CA, ee_policy=_CLIENT)
+            .build_client_verifier()
+        )
         try:
-            _check_own(own, now)
-            verifier = (
-                PolicyBuilder()
-                .store(self._store)
-                .time(now)
-                .max_chain_depth(MAX_CHAIN - 1)
-                .extension_policies(ca_policy=_CA, ee_policy=_CLIENT)
-                .build_client_verifier()
-            )
-            path = verifier.verify(own, above).chain
+            return verifier.verify(own, above).chain
         except VerificationError as error:
             if any(_issued(ca, one) for one in chain for ca in self._trusted):
                 alert, told = AlertDescription.bad_certificate, _told(error)
             else:
                 alert, told = AlertDescription.unknown_ca, "no CA that is trusted has issued it"
             raise CertificateRefused(alert, f"the client certificate is refused: {told}") from None
-        except (ValueError, UnsupportedAlgorithm):  # extensions are parsed when they are looked at
-            raise CertificateRefused(
-                AlertDescription.bad_certificate, "the client certificate cannot be read"
-            ) from None
-        ends = min(one.not_valid_after_utc for one in path)
-        return Verified(own.public_bytes(Encoding.DER), ends.timestamp())
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _marks(self) -> list[tuple[int, ...]]:
         try:
@@ -227,7 +235,7 @@ def _issued(ca: Certificate, one: Certificate) -> bool:
         extensions = one.extensions
         named = extensions.get_extension_for_class(AuthorityKeyIdentifier).value.key_identifier
         own = ca.extensions.get_extension_for_class(SubjectKeyIdentifier).value.key_identifier
-    except (ExtensionNotFound, ValueError):
+    except ExtensionNotFound:
         return True
     return named is None or named == own
 

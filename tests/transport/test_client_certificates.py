@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from aioquic.tls import AlertDescription
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import InvalidVersion, load_der_x509_certificate
 
 from tests.transport.client_chains import DAY, Site, issue, join, signing
 from tests.transport.sinks import MOQT, ORDER, Sink, until
@@ -28,7 +30,7 @@ from transport.certificates import (
 )
 from transport.config import ClientTls, ServerTls
 from transport.endpoint import connect, serve
-from transport.errors import ConnectFailed, ConnectFault, TransportError
+from transport.errors import CertificateRefused, ConnectFailed, ConnectFault, TransportError
 from transport.handshake import (
     LONGEST_CHAIN,
     alert_name,
@@ -227,6 +229,54 @@ def test_odd_keys(site: Site) -> None:
     pair = KeyPair(issue("site-a", site.ca, ca=False, key=key).certificate, key)
     _, server, _ = site.meet(pair)
     assert server.shown is not None
+
+
+class Octets:
+    """A certificate that can be sent, whatever it is."""
+
+    def __init__(self, der: bytes) -> None:
+        self.der = der
+
+    def public_bytes(self, _: Encoding) -> bytes:
+        return self.der
+
+
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
+def test_every_octet_of_a_certificate_changed(site: Site) -> None:
+    """Whatever a client makes of its own certificate or of one above it, it is only refused."""
+    root = issue("root")
+    site.file.write_bytes(root.certificate_pem())
+    site.authorities = site.read()
+    above = issue("above", root)
+    pair = issue("site-a", above, ca=False)
+    chain = [pair.certificate, above.certificate]
+    assert site.authorities.verify(chain)
+    dice = random.Random(5)
+    unread = refused = 0
+    for place, one in enumerate(chain):
+        der = one.public_bytes(Encoding.DER)
+        for at in range(len(der)):
+            changed = der[:at] + bytes([der[at] ^ dice.randrange(1, 256)]) + der[at + 1 :]
+            try:
+                odd = load_der_x509_certificate(changed)
+            except (ValueError, InvalidVersion):
+                unread += 1
+                continue
+            try:
+                site.authorities.verify([odd, chain[1]] if place == 0 else [chain[0], odd])
+            except CertificateRefused:
+                refused += 1
+    assert unread > 100
+    assert refused > 400
+
+
+def test_what_the_library_cannot_read(site: Site) -> None:
+    pair = site.client()
+    der = pair.certificate.public_bytes(Encoding.DER)
+    version = der.index(bytes.fromhex("a003020102")) + 4
+    for octets in (b"", b"no certificate", der[:version] + b"\x43" + der[version + 1 :]):
+        odd = KeyPair(Octets(octets), pair.private_key)  # type: ignore[arg-type]
+        assert alert(site, odd) is AlertDescription.bad_certificate
 
 
 # ------------------------------------------------------------------------------------- resumption
