@@ -130,3 +130,7 @@ def test_a_file_that_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
             found.refresh(100.0 * (place + 1) + LOOK_EVERY * turn)
     assert found.find(SITE_B) is not None
     assert caplog.text.count("clients stay as they were") == 2
+    (tmp_path / "clients.toml").write_text(ENTRY)
+    for now in (1000.0, 2000.0):
+        found.refresh(now)
+        assert found.generation == 3  # it is read once

@@ -143,7 +143,7 @@ def test_reasons_are_told_and_hold_no_words_of_the_client(site: Site) -> None:
         (site.client("evil\x1b[31m", now=past(20)), "the client certificate has expired"),
         (of_others(site), "no CA that is trusted has issued it"),
         (make_certificate(site.ca, ["evil.example"]), "not for clients"),
-        (site.ca, "the client certificate is refused: basicConstraints"),
+        (issue("evil", site.ca), "the client certificate is refused: basicConstraints"),
         (None, "a client certificate is required"),
     ):
         client, _, _ = site.meet(pair)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from kvcs.cli import keygen, relay
 from kvcs.cli.children import Child
+from kvcs.cli.relayfile import RelayFile
+from kvcs.cli.values import Address
 from kvcs.gatekeeper import Gatekeeper
+from moqt.session.tokens import Action, Claim
 from tests.kvcs.cli.stage import Stage
 from tests.kvcs.cli.test_relay import Reviewed, publisher, start
-from transport.authorities import ClientAuthorities
+from transport.authorities import ClientAuthorities, Verified
 from transport.certificates import CertificatePaths, make_authority
+from transport.testing import RecordingSession
 from transport.watch import LOOK_EVERY
 
 pytestmark = pytest.mark.e2e
@@ -122,6 +129,29 @@ async def test_a_chain_by_certificates_and_openness_upstream(stage: Stage, site:
         consumer = await stage.consumer(name, at_edge, *more)
         await consumer.finish()
         stage.assert_whole(name)
+
+
+@pytest.mark.parametrize("required", [True, False], ids=["required", "optional"])
+def test_an_open_relay_knows_its_clients_by_their_certificates(site: Path, required: bool) -> None:
+    own = {"cert": site / "server.pem", "key": site / "server.key", "open": True}
+    file = RelayFile(
+        listen=Address("127.0.0.1", 0),
+        client_ca=(site / "ca.pem",),
+        require_certificate=required,
+        **own,
+    )
+    config = relay._config(file, relay._gatekeeper(file), relay._authorities(file))
+    session = RecordingSession(is_client=False)
+    judge = config.judge(session)
+    claim = Claim(Action.SUBSCRIBE, (b"x",), b"y")
+    assert (judge(claim, 0.0) is None) != required
+    der = x509.load_pem_x509_certificate((site / "site-c.pem").read_bytes()).public_bytes(
+        Encoding.DER
+    )
+    session.peer_certificate = Verified(der, time.time() + 60)
+    assert judge.grant(claim).identity == "certificate CN=site-c"
+    bare = RelayFile(listen=Address("127.0.0.1", 0), **own)
+    assert relay._config(bare, relay._gatekeeper(bare), relay._authorities(bare)).judge is None
 
 
 async def test_everything_is_judged_again_when_an_authority_or_a_client_is_gone(
