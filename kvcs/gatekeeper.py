@@ -169,7 +169,7 @@ class Gatekeeper:
         self.counts: Counter[str] = Counter()
         self._good: OrderedDict[bytes, Claims] = OrderedDict()
         self._bad: OrderedDict[bytes, None] = OrderedDict()
-        self._generation = 0
+        self._generation = sum(one.generation for one in self._trusted())
 
     def __repr__(self) -> str:
         return f"<Gatekeeper: {'open to all' if self.open_to_all else self._issuers}>"
@@ -284,12 +284,14 @@ class Gatekeeper:
                 found.append(_Holding(claims.holder, expires, claims.scopes))
         return found, failure
 
+    def _trusted(self) -> list[Issuers | Clients]:
+        return [one for one in (self._issuers, self._clients) if one is not None]
+
     def _refresh(self, wall_time: float) -> None:
         generation = 0
-        for one in (self._issuers, self._clients):
-            if one is not None:
-                one.refresh(wall_time)
-                generation += one.generation
+        for one in self._trusted():
+            one.refresh(wall_time)
+            generation += one.generation
         if generation != self._generation:
             self._generation = generation
             self._good.clear()

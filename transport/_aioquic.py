@@ -97,6 +97,8 @@ class Connection(QuicConnection):
 
     #: What the client has shown, at a server that asked for it; once the handshake is done.
     shown: Shown | None = None
+    #: The client has gone through all of the handshake, and was not admitted.
+    refused = False
 
     def _handle_crypto_frame(
         self, context: QuicReceiveContext, frame_type: int, buf: Buffer
@@ -168,6 +170,7 @@ class AskingConnection(Connection):
                 () if own is None else (own, *self.tls._peer_certificate_chain)
             )
         except CertificateRefused as refused:
+            self.refused = True
             alert = Alert(str(refused))
             alert.description = AlertDescription(refused.alert)
             raise alert from None

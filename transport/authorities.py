@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import (
     AuthorityKeyIdentifier,
+    BasicConstraints,
     Certificate,
     ExtendedKeyUsage,
     ExtensionNotFound,
@@ -104,9 +105,7 @@ class ClientAuthorities:
             path = self._path(chain, now)
         except CertificateRefused:
             raise
-        except (
-            Exception
-        ):  # a certificate is parsed where it is looked at, with errors of many kinds
+        except Exception:  # parsed when looked at, with errors of all kinds
             raise CertificateRefused(
                 AlertDescription.bad_certificate, "the client certificate cannot be read"
             ) from None
@@ -252,11 +251,22 @@ def _authorities(file: Path) -> list[Certificate]:
             content = opened.read(MAX_FILE + 1)
         if len(content) > MAX_FILE:
             raise ValueError(f"more than {MAX_FILE} octets")
-        return load_pem_x509_certificates(content)
+        found = load_pem_x509_certificates(content)
+        for one in found:
+            if not _is_authority(one):
+                raise ValueError(f"{one.subject.rfc4514_string()} is no CA")
+        return found
     except OSError as error:
         raise _unusable(file, error.strerror or error) from None
     except ValueError as error:
         raise _unusable(file, error) from None
+
+
+def _is_authority(one: Certificate) -> bool:
+    try:
+        return one.extensions.get_extension_for_class(BasicConstraints).value.ca
+    except ExtensionNotFound:
+        return False
 
 
 def _unusable(file: object, why: object) -> TransportError:

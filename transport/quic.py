@@ -343,6 +343,8 @@ class QuicSession:
     def _flush(self) -> None:
         """Feed and send until QUIC takes no more."""
         channel, quic = self._channel, self._quic
+        if quic.refused:  # its client thinks that it is connected: it must hear why it is not
+            self._send_close()
         while not channel.blocked and not self._over:
             fed = self._sink is not None and self._pump.run()
             if self._over:

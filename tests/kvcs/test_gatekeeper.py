@@ -479,8 +479,10 @@ def test_open_to_whoever_shows_one(world: World, certified: bool) -> None:
 def test_clients_that_change(world: World, clients: Clients, tmp_path: Path) -> None:
     gate = world.gatekeeper(clients=clients)
     guard = gate.guard(lambda: shows(SITE_A))
-    assert judged(guard, asks(Action.SUBSCRIBE)) is None
     generation = gate.generation
+    gate.refresh()
+    assert judged(guard, asks(Action.SUBSCRIBE)) is None
+    assert gate.generation == generation, "nothing has changed since it was made"
     path = tmp_path / "clients.toml"
     path.write_text(path.read_text().replace(ID.hex(), "00" * 16))
     world.now += 10

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import InvalidVersion, load_der_x509_certificate
 
 from tests.transport.client_chains import DAY, Site, issue, join, signing
+from tests.transport.relay import Relay
 from tests.transport.sinks import MOQT, ORDER, Sink, until
 from transport import _aioquic
 from transport.authorities import MAX_CHAIN, MAX_FILE, ClientAuthorities
@@ -38,6 +39,7 @@ from transport.handshake import (
     client_configuration,
     server_configuration,
 )
+from transport.listener import Listener
 from transport.url import MoqtUrl
 from transport.watch import LOOK_EVERY
 
@@ -178,10 +180,9 @@ def test_authorities_in_between(site: Site) -> None:
     "above",
     [
         issue("above", days=-1),
-        issue("above", ca=False),
         issue("above", usage=signing(certificates=False)),
     ],
-    ids=["expired", "no authority", "may not sign"],
+    ids=["expired", "may not sign"],
 )
 def test_whoever_vouches_must_be_one_who_may(site: Site, above: KeyPair) -> None:
     pair = issue("site-a", above, ca=False)
@@ -359,7 +360,11 @@ def test_a_file_that_is_replaced_in_place_of_one_like_it(site: Site) -> None:
     assert alert(site, site.client()) is AlertDescription.unknown_ca
 
 
-@pytest.mark.parametrize("content", [None, b"", b"text", bytes(MAX_FILE + 1)])
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"text", bytes(MAX_FILE + 1), issue("leaf", ca=False).certificate_pem()],
+    ids=["missing", "empty", "text", "large", "no CA"],
+)
 def test_files_that_cannot_be_used(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "ca.pem").write_bytes(content)
@@ -431,6 +436,49 @@ def test_a_listener_that_asks(run, site: Site, tmp_path: Path, retry_from: int) 
         session.close(0)
         await until(lambda: listener.entries == 0)
         await listener.close()
+
+    run(scenario())
+
+
+@pytest.mark.e2e
+def test_a_refusal_that_is_lost_is_repeated(
+    run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_aioquic, "probe_timeout", lambda _quic: 0.3)  # it waits for strays so long
+    certificate, key = written(tmp_path, "server", site.server)
+    lost = 0
+
+    def lose(_data: bytes, to_server: bool) -> bool:
+        nonlocal lost
+        refusing = any(one._quic.refused for one in listener_of[0]._members)
+        lost += (drop := not to_server and refusing and not lost)
+        return drop
+
+    listener_of: list[Listener] = []
+
+    async def scenario() -> None:
+        listener = await serve(
+            "127.0.0.1",
+            0,
+            Sink,
+            tls=ServerTls(certificate=certificate, private_key=key, client_ca=site.authorities),
+            options=MOQT,
+        )
+        listener_of.append(listener)
+        relay = await Relay.open(("127.0.0.1", listener.port), lose)
+        heard: list[Sink] = []
+        await connect(
+            MoqtUrl.parse(f"moqt://127.0.0.1:{relay.port}/"),
+            lambda one: heard.append(Sink(one)) or heard[0],
+            tls=ClientTls(ca_file=site.file, server_name="localhost"),
+            options=MOQT,
+        )
+        await until(lambda: heard[0].of("closed"))
+        assert lost == 1
+        assert "a client certificate is required" in heard[0].of("closed")[0][2]
+        await until(lambda: listener.entries == 0)
+        await listener.close()
+        relay.transport.close()
 
     run(scenario())
 
