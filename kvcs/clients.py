@@ -20,6 +20,7 @@ from cryptography.x509 import load_der_x509_certificate
 from kvcs.errors import InvalidInput
 from kvcs.names import PROTOCOL, octets_of_hex
 from kvcs.scopes import PUBLISHES, READS, Match, Scope, kvcs_scopes
+from transport.watch import Watch, file_mark
 
 if TYPE_CHECKING:
     import os
@@ -38,64 +39,84 @@ class Client(NamedTuple):
     scopes: tuple[Scope, ...]
 
 
-class Known(NamedTuple):
-    """A client whose certificate was shown, and when that ends (Unix time)."""
+class _Known(NamedTuple):
+    """All clients of a file."""
 
-    client: Client
-    ends: float
+    by_fingerprint: dict[bytes, Client]
+    by_subject: dict[str, Client]
 
 
 class Clients:
     """Clients by fingerprint, and by subject; raises InvalidInput for a file that breaks a rule.
 
-    The subject counts only because the transport has verified the chain to the CA of clients.
+    The file is read again when it changes. The subject counts only because the transport has
+    verified the chain to a CA of clients.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._by_fingerprint: dict[bytes, Client] = {}
-        self._by_subject: dict[str, Client] = {}
-        for place, entry in enumerate(_entries(Path(path))):
-            try:
-                self._add(entry)
-            except ValueError as error:
-                raise InvalidInput(f"clients file {path}, client {place + 1}: {error}") from None
+        self._path = Path(path)
+        #: Goes up whenever other clients count.
+        self.generation = 0
+        self._watch = Watch("clients", self._mark, self._load, (InvalidInput,))
 
     def __repr__(self) -> str:
-        return f"<Clients: {len(self._by_fingerprint) + len(self._by_subject)}>"
+        return f"<Clients: {len(self._known.by_fingerprint) + len(self._known.by_subject)}>"
 
-    def find(self, certificate: bytes) -> Known | None:
-        """The client with this certificate (DER); None when it is not known, or no certificate."""
+    def refresh(self, now: float) -> None:
+        """Look at the file again, now and then; one that cannot be read changes nothing."""
+        self._watch.look(now)
+
+    def find(self, certificate: bytes) -> Client | None:
+        """The client with this certificate (DER); None when it is not known."""
+        client = self._known.by_fingerprint.get(hashlib.sha256(certificate).digest())
+        return client or self._known.by_subject.get(subject_of(certificate))
+
+    def _mark(self) -> tuple[int, ...]:
         try:
-            found = load_der_x509_certificate(certificate)
-            subject = found.subject.rfc4514_string()
-        except ValueError:
-            return None
-        client = self._by_fingerprint.get(hashlib.sha256(certificate).digest())
-        client = client or self._by_subject.get(subject)
-        return None if client is None else Known(client, found.not_valid_after_utc.timestamp())
+            return file_mark(self._path)
+        except OSError as error:
+            raise _unreadable(self._path, error) from None
 
-    def _add(self, entry: dict[str, object]) -> None:
-        unknown = entry.keys() - _MEMBERS
-        if unknown:
-            raise ValueError(f"{min(unknown)!r} is not one of {', '.join(sorted(_MEMBERS))}")
-        name = _text(entry, "name")
-        scopes = (
-            *_scopes(_texts(entry, "publish"), publish=True),
-            *_scopes(_texts(entry, "read"), publish=False),
-        )
-        if not scopes:
-            raise ValueError(f"{name!r} may do nothing: give publish or read")
-        client = Client(name, scopes)
-        if ("fingerprint" in entry) == ("subject" in entry):
-            raise ValueError(f"{name!r} needs either fingerprint or subject")
-        if "subject" in entry:
-            _put(self._by_subject, _text(entry, "subject"), client)
-        else:
-            digits = _text(entry, "fingerprint").replace(":", "")
-            digest = octets_of_hex("fingerprint", digits)
-            if len(digest) != hashlib.sha256().digest_size:
-                raise ValueError("a fingerprint is the SHA-256 of a certificate: 64 digits")
-            _put(self._by_fingerprint, digest, client)
+    def _load(self) -> None:
+        known = _Known({}, {})
+        for place, entry in enumerate(_entries(self._path)):
+            try:
+                _add(known, entry)
+            except ValueError as error:
+                raise InvalidInput(
+                    f"clients file {self._path}, client {place + 1}: {error}"
+                ) from None
+        self._known = known
+        self.generation += 1
+
+
+def subject_of(certificate: bytes) -> str:
+    """The subject of a certificate (DER), as RFC 4514 writes it."""
+    return load_der_x509_certificate(certificate).subject.rfc4514_string()
+
+
+def _add(known: _Known, entry: dict[str, object]) -> None:
+    unknown = entry.keys() - _MEMBERS
+    if unknown:
+        raise ValueError(f"{min(unknown)!r} is not one of {', '.join(sorted(_MEMBERS))}")
+    name = _text(entry, "name")
+    scopes = (
+        *_scopes(_texts(entry, "publish"), publish=True),
+        *_scopes(_texts(entry, "read"), publish=False),
+    )
+    if not scopes:
+        raise ValueError(f"{name!r} may do nothing: give publish or read")
+    client = Client(name, scopes)
+    if ("fingerprint" in entry) == ("subject" in entry):
+        raise ValueError(f"{name!r} needs either fingerprint or subject")
+    if "subject" in entry:
+        _put(known.by_subject, _text(entry, "subject"), client)
+    else:
+        digits = _text(entry, "fingerprint").replace(":", "")
+        digest = octets_of_hex("fingerprint", digits)
+        if len(digest) != hashlib.sha256().digest_size:
+            raise ValueError("a fingerprint is the SHA-256 of a certificate: 64 digits")
+        _put(known.by_fingerprint, digest, client)
 
 
 def _put(table: dict, key: object, client: Client) -> None:  # type: ignore[type-arg]
@@ -112,7 +133,7 @@ def _entries(path: Path) -> list[dict[str, object]]:
             raise ValueError(f"more than {MAX_FILE} octets")
         found = tomllib.loads(content.decode("utf-8"))
     except OSError as error:
-        raise InvalidInput(f"clients file {path} cannot be read: {error.strerror}") from None
+        raise _unreadable(path, error) from None
     except ValueError as error:
         raise InvalidInput(f"clients file {path}: {error}") from None
     entries = found.pop("client", None)
@@ -120,6 +141,10 @@ def _entries(path: Path) -> list[dict[str, object]]:
     if found or not entries or not is_list:
         raise InvalidInput(f"clients file {path}: it must hold [[client]] tables, and nothing else")
     return list(entries)
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidInput:
+    return InvalidInput(f"clients file {path} cannot be read: {error.strerror}")
 
 
 def _scopes(ids: Iterable[str], *, publish: bool) -> Iterable[Scope]:

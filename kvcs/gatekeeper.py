@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kvcs import cose
+from kvcs.clients import subject_of
 from kvcs.errors import InvalidInput
 from kvcs.scopes import Action as Right
 from kvcs.scopes import Scope
@@ -29,12 +30,13 @@ from moqt.errors import RequestCode, RequestRefused
 from moqt.session.tokens import Action, Claim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from kvcs.clients import Clients
     from kvcs.issuers import Issuers
     from moqt.codec.fields import Token
     from moqt.model import TrackNamespace
+    from transport.api import PeerCertificate
 
 _T = TypeVar("_T")
 
@@ -61,8 +63,8 @@ UPDATE: Final = Right.REQUEST_UPDATE
 DENIED: Final = "not authorized"
 NOT_ACCEPTED: Final = "a token is not accepted"
 EXPIRED: Final = "a token has expired"
-#: Who shows nothing, where nothing need be shown.
-ANYBODY: Final = "anybody"
+#: Who shows nothing, where nothing need be shown: limits know it by its address.
+ANYBODY: Final = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +138,10 @@ class Meter:
 class Gatekeeper:
     """Grants what tokens of ``issuers`` for one of ``audiences`` allow, and what ``clients`` may.
 
-    Without issuers and clients nothing is granted; ``open_to_all`` grants everything. ``wall`` is
-    Unix time, ``counts`` what happened: verified, known, rejected, throttled, granted, denied.
+    Without issuers and clients nothing is granted; ``open_to_all`` grants everything. When
+    ``certified``, nothing is granted without a certificate, or longer than it holds; limits know
+    who shows one by it. ``wall`` is Unix time, ``counts`` what happened: verified, known, rejected,
+    throttled, granted, denied.
     """
 
     def __init__(
@@ -149,6 +153,7 @@ class Gatekeeper:
         wall: Callable[[], float],
         limits: GateLimits = GateLimits(),
         open_to_all: bool = False,
+        certified: bool = False,
     ) -> None:
         if open_to_all and (issuers is not None or clients is not None):
             raise InvalidInput("open to all, and issuers or clients: choose one")
@@ -160,30 +165,27 @@ class Gatekeeper:
         self._wall = wall
         self._limits = limits
         self.open_to_all = open_to_all
+        self._certified = certified
         self.counts: Counter[str] = Counter()
         self._good: OrderedDict[bytes, Claims] = OrderedDict()
         self._bad: OrderedDict[bytes, None] = OrderedDict()
-        self._generation = 0
+        self._generation = sum(one.generation for one in self._trusted())
 
     def __repr__(self) -> str:
         return f"<Gatekeeper: {'open to all' if self.open_to_all else self._issuers}>"
 
     @property
     def generation(self) -> int:
-        """Goes up when issuers change: what stands should be asked for again then."""
+        """Goes up when issuers or clients change: what stands should be asked for again then."""
         return self._generation
 
-    def guard(self, certificate: Callable[[], bytes | None] = lambda: None) -> Guard:
-        """The judge of one session; ``certificate`` is its peer's (DER), once the session is up.
-
-        The transport must have verified it.
-        """
+    def guard(self, certificate: Callable[[], PeerCertificate | None] = lambda: None) -> Guard:
+        """The judge of one session; ``certificate`` gives its peer's, that transport verified."""
         return Guard(self, certificate, Meter(self._limits))
 
     def refresh(self) -> None:
-        """Look whether issuers have changed; the relay does so now and then."""
-        if self._issuers is not None:
-            self._refresh(self._issuers, self._wall())
+        """Look whether issuers or clients have changed; the relay does so now and then."""
+        self._refresh(self._wall())
 
     def wall_time(self) -> float:
         """Unix time."""
@@ -194,15 +196,16 @@ class Gatekeeper:
         claim: Claim,
         wall_time: float,
         *,
-        certificate: bytes | None = None,
+        certificate: PeerCertificate | None = None,
         meter: Meter | None = None,
     ) -> Grant:
         """What is granted to ``claim``; raises RequestRefused.
 
         ``meter`` bounds verifications; without one there is no bound.
         """
-        if self.open_to_all:
-            return EVERYTHING
+        self._refresh(wall_time)
+        if certificate is not None and wall_time >= certificate.ends:
+            certificate = None
         try:
             granted = self._grant(claim, wall_time, certificate, meter)
         except RequestRefused as refused:
@@ -215,11 +218,36 @@ class Gatekeeper:
     # -- inside ----------------------------------------------------------------------------------
 
     def _grant(
-        self, claim: Claim, wall_time: float, certificate: bytes | None, meter: Meter | None
+        self,
+        claim: Claim,
+        wall_time: float,
+        certificate: PeerCertificate | None,
+        meter: Meter | None,
     ) -> Grant:
+        if certificate is None:
+            if self._certified:
+                raise RequestRefused(RequestCode.UNAUTHORIZED, DENIED)
+            return self._by_rights(claim, wall_time, [], meter)
+        client = None if self._clients is None else self._clients.find(certificate.der)
+        if client is None:
+            name, shown = f"certificate {subject_of(certificate.der)}", []
+        else:
+            name, shown = client.name, [_Holding(client.name, certificate.ends, client.scopes)]
+        granted = self._by_rights(claim, wall_time, shown, meter)
+        ends = granted.expires
+        if self._certified:
+            ends = certificate.ends if ends is None else min(ends, certificate.ends)
+        return granted._replace(identity=name, expires=ends)
+
+    def _by_rights(
+        self, claim: Claim, wall_time: float, shown: list[_Holding], meter: Meter | None
+    ) -> Grant:
+        if self.open_to_all:
+            return EVERYTHING
         if claim.action is Action.SETUP and not claim.session_tokens:
             return _NOTHING
-        holdings, failure = self._holdings(claim, wall_time, certificate, meter)
+        tokens, failure = self._holdings(claim, wall_time, meter)
+        holdings = [*shown, *tokens]
         chosen = []
         for right in needed(claim):
             fitting = [one for one in holdings if _fits(one, right, claim)]
@@ -231,16 +259,15 @@ class Gatekeeper:
         return Grant(chosen[0].identity, expires, tuple(scopes))
 
     def _holdings(
-        self, claim: Claim, wall_time: float, certificate: bytes | None, meter: Meter | None
+        self, claim: Claim, wall_time: float, meter: Meter | None
     ) -> tuple[list[_Holding], RequestRefused | None]:
-        """What of all that is shown counts, and why the rest does not."""
-        found = list(self._certified(certificate, wall_time))
+        """What of all the tokens that are shown counts, and why the rest does not."""
+        found: list[_Holding] = []
         shown = dict.fromkeys((*claim.tokens, *claim.session_tokens))
         ours = [token for token in shown if token.type == TOKEN_TYPE]
         failure: RequestRefused | None = None
         if self._issuers is None or len(ours) > self._limits.message_tokens:
             return found, failure
-        self._refresh(self._issuers, wall_time)
         for token in ours:
             try:
                 claims = self._claims(self._issuers, token, wall_time, meter)
@@ -257,17 +284,16 @@ class Gatekeeper:
                 found.append(_Holding(claims.holder, expires, claims.scopes))
         return found, failure
 
-    def _certified(self, certificate: bytes | None, wall_time: float) -> Iterator[_Holding]:
-        known = None
-        if certificate is not None and self._clients is not None:
-            known = self._clients.find(certificate)
-        if known is not None and wall_time < known.ends:
-            yield _Holding(known.client.name, known.ends, known.client.scopes)
+    def _trusted(self) -> list[Issuers | Clients]:
+        return [one for one in (self._issuers, self._clients) if one is not None]
 
-    def _refresh(self, issuers: Issuers, wall_time: float) -> None:
-        issuers.refresh(wall_time)
-        if issuers.generation != self._generation:
-            self._generation = issuers.generation
+    def _refresh(self, wall_time: float) -> None:
+        generation = 0
+        for one in self._trusted():
+            one.refresh(wall_time)
+            generation += one.generation
+        if generation != self._generation:
+            self._generation = generation
             self._good.clear()
             self._bad.clear()
 
@@ -314,7 +340,10 @@ class Guard:
     """The judge of one session, a ``moqt.session.tokens.TokenVerifier``; remembers its SETUP."""
 
     def __init__(
-        self, gatekeeper: Gatekeeper, certificate: Callable[[], bytes | None], meter: Meter
+        self,
+        gatekeeper: Gatekeeper,
+        certificate: Callable[[], PeerCertificate | None],
+        meter: Meter,
     ) -> None:
         self._gatekeeper = gatekeeper
         self._certificate = certificate

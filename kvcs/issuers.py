@@ -21,9 +21,10 @@ from cryptography.hazmat.primitives.serialization import (
 
 from kvcs.cose import PrivateKey, PublicKey, check_public_key, key_id
 from kvcs.errors import InvalidInput, OutputFailed
+from transport.watch import Watch, file_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +32,6 @@ _log = logging.getLogger(__name__)
 MAX_FILE: Final = 1 << 16
 #: Files of one directory: an issuer has one, and nobody trusts more issuers.
 MAX_FILES: Final = 256
-#: Seconds between two looks at the files.
-LOOK_EVERY: Final = 2.0
 SUFFIX: Final = ".pem"
 _BEGIN: Final = b"-----BEGIN "
 _END: Final = b"-----END PUBLIC KEY-----"
@@ -55,12 +54,11 @@ class Issuers:
     """
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
-        self._files = _Watched(tuple(map(Path, paths)), _read_file)
-        self._next_look = 0.0
-        self._complaint = ""
+        self._paths = tuple(map(Path, paths))
+        self._trusted: dict[bytes, Trusted] = {}
         #: Goes up whenever another set of keys counts.
         self.generation = 0
-        self._take(self._files.load())
+        self._watch = Watch("issuers", self._marks, self._load, (InvalidInput,))
         if not self._trusted:
             raise InvalidInput(
                 "no issuer is trusted: give files of public keys; kvcs-token keygen makes them"
@@ -79,23 +77,30 @@ class Issuers:
         return self._trusted[kid].issuer
 
     def refresh(self, now: float) -> None:
-        """Look at the files again, every LOOK_EVERY seconds of ``now``.
+        """Look at the files again, now and then (``transport.watch``).
 
         A file that is gone is trusted no longer; one that has become unreadable changes nothing.
         """
-        if now < self._next_look and self._next_look - now <= LOOK_EVERY:
-            return
-        self._next_look = now + LOOK_EVERY
-        try:
-            found = self._files.changed()
-            self._complaint = ""
-            if found is not None:
-                self._take(found)
-                _log.info("issuers: %d keys are trusted now", len(self._trusted))
-        except InvalidInput as error:
-            if str(error) != self._complaint:  # once, not at every look
-                _log.warning("issuers stay as they were: %s", error)
-            self._complaint = str(error)
+        self._watch.look(now)
+
+    def _marks(self) -> dict[Path, tuple[int, ...]]:
+        marks: dict[Path, tuple[int, ...]] = {}
+        for path in self._paths:
+            files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+            if len(files) > MAX_FILES:
+                raise InvalidInput(f"directory {path}: more than {MAX_FILES} issuers in it")
+            for file in files:
+                try:
+                    marks[file] = file_mark(file)
+                except FileNotFoundError:
+                    if not self.generation:
+                        raise InvalidInput(f"issuer file {file}: there is no such file") from None
+                except OSError as error:
+                    raise InvalidInput(f"issuer file {file}: {error.strerror}") from None
+        return marks
+
+    def _load(self) -> None:
+        self._take([_read_file(path) for path in self._marks()])
 
     def _take(self, files: Sequence[tuple[Trusted, ...]]) -> None:
         trusted: dict[bytes, Trusted] = {}
@@ -109,50 +114,6 @@ class Issuers:
         self._trusted = trusted
         self._keys = {kid: one.key for kid, one in trusted.items()}
         self.generation += 1
-
-
-class _Watched:
-    """Files, and those of directories, with what tells that one has changed."""
-
-    def __init__(
-        self, paths: tuple[Path, ...], read: Callable[[Path], tuple[Trusted, ...]]
-    ) -> None:
-        self._paths = paths
-        self._read = read
-        self._seen: dict[Path, tuple[int, ...]] | None = None
-
-    def changed(self) -> list[tuple[Trusted, ...]] | None:
-        """All contents, when any is new; None else. Raises InvalidInput, and again next time."""
-        return None if self._marks() == self._seen else self.load()
-
-    def load(self) -> list[tuple[Trusted, ...]]:
-        """All contents; raises InvalidInput."""
-        marks = self._marks()
-        found = [self._read(path) for path in marks]
-        self._seen = marks
-        return found
-
-    def _marks(self) -> dict[Path, tuple[int, ...]]:
-        marks: dict[Path, tuple[int, ...]] = {}
-        for path in self._paths:
-            files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
-            if len(files) > MAX_FILES:
-                raise InvalidInput(f"directory {path}: more than {MAX_FILES} issuers in it")
-            for file in files:
-                try:
-                    marks[file] = file_mark(file)
-                except FileNotFoundError:
-                    if self._seen is None:
-                        raise InvalidInput(f"issuer file {file}: there is no such file") from None
-                except OSError as error:
-                    raise InvalidInput(f"issuer file {file}: {error.strerror}") from None
-        return marks
-
-
-def file_mark(path: Path) -> tuple[int, ...]:
-    """What differs when another content is there; raises OSError."""
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read_file(path: Path) -> tuple[Trusted, ...]:

@@ -13,9 +13,9 @@ from typing import Final
 
 from kvcs import cose
 from kvcs.errors import InvalidInput, OutputFailed
-from kvcs.issuers import file_mark
 from kvcs.tokens import TOKEN_TYPE
 from moqt.codec.fields import Token
+from transport.watch import file_mark
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from moqt.errors import RequestCode, StreamCode
 
 if TYPE_CHECKING:
     from moqt.codec.messages import Message
-    from transport.api import PeerInfo, SendOrder, TransportSession
+    from transport.api import PeerCertificate, PeerInfo, SendOrder, TransportSession
 
 
 @dataclass(slots=True)
@@ -128,6 +128,11 @@ class Counted:
     def peer(self) -> PeerInfo:
         """See TransportSession."""
         return self._transport.peer
+
+    @property
+    def peer_certificate(self) -> PeerCertificate | None:
+        """See TransportSession."""
+        return self._transport.peer_certificate
 
     def open(self, order: SendOrder, *, unidirectional: bool) -> int:
         """See TransportSession."""

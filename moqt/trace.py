@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         BytesLike,
         Chunk,
         ChunkSource,
+        PeerCertificate,
         PeerInfo,
         SendOrder,
         TransportSession,
@@ -122,6 +123,11 @@ class Traced:
     def peer(self) -> PeerInfo:
         """See TransportSession."""
         return self._transport.peer
+
+    @property
+    def peer_certificate(self) -> PeerCertificate | None:
+        """See TransportSession."""
+        return self._transport.peer_certificate
 
     def open(self, order: SendOrder, *, unidirectional: bool) -> int:
         """See TransportSession."""

@@ -6,10 +6,16 @@ pins each name against the installed version.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from aioquic._buffer import Buffer, BufferReadError
-from aioquic.quic.connection import QuicConnection, QuicConnectionState
+from aioquic.quic.connection import (
+    QuicConnection,
+    QuicConnectionError,
+    QuicConnectionState,
+    QuicReceiveContext,
+)
 from aioquic.quic.crypto import CryptoPair
 from aioquic.quic.packet import (
     QuicErrorCode,
@@ -20,15 +26,22 @@ from aioquic.quic.packet import (
     pull_quic_transport_parameters,
 )
 from aioquic.quic.packet_builder import QuicPacketBuilder
-from aioquic.tls import ExtensionType
+from aioquic.tls import Alert, AlertDescription, CipherSuite, Direction, Epoch, ExtensionType
+from cryptography.x509 import InvalidVersion
 
 from transport.config import SMALLEST_DATAGRAM
+from transport.errors import CertificateRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aioquic.quic.configuration import QuicConfiguration
     from aioquic.quic.events import ConnectionTerminated
     from aioquic.quic.stream import QuicStream
+    from cryptography.x509 import Certificate
 
     from transport.api import BytesLike
+    from transport.authorities import Shown
 
 #: RFC 9000 §18.2: what a peer that names no max_udp_payload_size takes.
 DEFAULT_UDP_PAYLOAD = 65527
@@ -70,6 +83,97 @@ def refusal(header: QuicHeader) -> bytes:
 
 #: Seconds; a clock too coarse for the path must not divide by zero.
 SHORTEST_RTT = 1e-6
+
+
+# -- the handshake -------------------------------------------------------------------------------
+
+#: Octets held of handshake messages that are not complete, in order or not: a chain of certificates
+#: takes a few thousand. TLS would let a message have 16 MiB, and aioquic copies it with each frame.
+MAX_HANDSHAKE = 64 << 10
+
+
+class Connection(QuicConnection):
+    """aioquic's, with a bound on what a peer may make it hold of a handshake message."""
+
+    #: What the client has shown, at a server that asked for it; once the handshake is done.
+    shown: Shown | None = None
+    #: The client has gone through all of the handshake, and was not admitted.
+    refused = False
+
+    def _handle_crypto_frame(
+        self, context: QuicReceiveContext, frame_type: int, buf: Buffer
+    ) -> None:
+        start = buf.tell()
+        end = buf.pull_uint_var() + buf.pull_uint_var()
+        buf.seek(start)
+        held = end - self._crypto_streams[context.epoch].receiver.starting_offset()
+        if held + len(self.tls._receive_buffer) > MAX_HANDSHAKE:
+            raise QuicConnectionError(
+                error_code=QuicErrorCode.CRYPTO_BUFFER_EXCEEDED,
+                frame_type=frame_type,
+                reason_phrase=f"a handshake message of more than {MAX_HANDSHAKE} octets",
+            )
+        try:
+            super()._handle_crypto_frame(context, frame_type, buf)
+        except InvalidVersion as error:  # aioquic expects a ValueError of what it cannot parse
+            raise QuicConnectionError(
+                error_code=QuicErrorCode.CRYPTO_ERROR + AlertDescription.bad_certificate,
+                frame_type=frame_type,
+                reason_phrase="Certificate could not be parsed",
+            ) from error
+
+
+class AskingConnection(Connection):
+    """A server's that asks for the client's certificate and does not trust it unseen.
+
+    ``admit`` gets what the client has shown, its own certificate first, and nothing when it has
+    none. It runs after TLS has checked the client's signature and Finished, and before the keys for
+    what the client sends next are in place; a CertificateRefused ends the handshake with its alert.
+    """
+
+    def __init__(
+        self,
+        *,
+        admit: Callable[[Sequence[Certificate]], Shown | None],
+        configuration: QuicConfiguration,
+        original_destination_connection_id: bytes,
+        retry_source_connection_id: bytes | None = None,
+    ) -> None:
+        super().__init__(
+            configuration=configuration,
+            original_destination_connection_id=original_destination_connection_id,
+            retry_source_connection_id=retry_source_connection_id,
+        )
+        self._admit = admit
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        self.tls._request_client_certificate = True
+        self.tls.update_traffic_key_cb = partial(self._keys, self.tls.update_traffic_key_cb)
+
+    def _keys(
+        self,
+        install: Callable[[Direction, Epoch, CipherSuite, bytes], None],
+        direction: Direction,
+        epoch: Epoch,
+        suite: CipherSuite,
+        secret: bytes,
+    ) -> None:
+        if direction is Direction.DECRYPT and epoch is Epoch.ONE_RTT:
+            self._admit_client()
+        install(direction, epoch, suite, secret)
+
+    def _admit_client(self) -> None:
+        own = self.tls._peer_certificate
+        try:
+            self.shown = self._admit(
+                () if own is None else (own, *self.tls._peer_certificate_chain)
+            )
+        except CertificateRefused as refused:
+            self.refused = True
+            alert = Alert(str(refused))
+            alert.description = AlertDescription(refused.alert)
+            raise alert from None
 
 
 # -- streams -------------------------------------------------------------------------------------

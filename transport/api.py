@@ -60,6 +60,23 @@ class PeerInfo(NamedTuple):
     datagram_size: int
 
 
+class PeerCertificate(Protocol):
+    """What a client has shown: it holds the key, and an authority vouches for the certificate."""
+
+    @property
+    def der(self) -> bytes:
+        """The certificate."""
+        ...
+
+    @property
+    def ends(self) -> float:
+        """Unix time when it, or an authority above it, is no longer valid; the session goes on.
+
+        0 once the authorities have changed and none vouches for it any more.
+        """
+        ...
+
+
 class TransportSession(Protocol):
     """One connection, as its owner drives it. All calls return at once and never block.
 
@@ -79,6 +96,11 @@ class TransportSession(Protocol):
     @property
     def peer(self) -> PeerInfo:
         """Valid after ``TransportSink.connected``."""
+        ...
+
+    @property
+    def peer_certificate(self) -> PeerCertificate | None:
+        """At a server that asks for it: what the client has shown; valid as ``peer`` is."""
         ...
 
     def open(self, order: SendOrder, *, unidirectional: bool) -> int:

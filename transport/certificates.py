@@ -1,4 +1,4 @@
-"""Self-made certificates: an authority of one's own and server certificates, ECDSA P-256.
+"""Self-made certificates: an authority of one's own, servers and clients, ECDSA P-256.
 
 For tests, the demo and first steps. A real deployment takes its certificates from a real CA.
 """
@@ -61,7 +61,7 @@ class CertificatePaths(NamedTuple):
 def make_authority(
     name: str = "Test authority", *, lifetime: datetime.timedelta = SHORT_LIVED
 ) -> KeyPair:
-    """A certificate authority that signs server certificates and no other authorities."""
+    """A certificate authority that signs certificates of servers and clients, no authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
         _builder(name, key, lifetime)
@@ -86,24 +86,28 @@ def make_certificate(
     """
     if not names:
         raise ValueError("a server certificate needs a name: give a host name or an IP address")
-    key = ec.generate_private_key(ec.SECP256R1())
-    issuer = authority.certificate
-    builder = (
-        _builder(names[0], key, lifetime, now)
-        .issuer_name(issuer.subject)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.SubjectAlternativeName([_alternative(n) for n in names]), critical=False
-        )
-        .add_extension(_identifier(key), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.private_key.public_key()),
-            critical=False,
-        )
-    )
-    return KeyPair(builder.sign(authority.private_key, hashes.SHA256()), key)
+    alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
+    usage = ExtendedKeyUsageOID.SERVER_AUTH
+    return _issued(authority, names[0], usage, lifetime, now, alternatives)
+
+
+def make_client_certificate(
+    authority: KeyPair,
+    name: str,
+    *,
+    lifetime: datetime.timedelta = SHORT_LIVED,
+    now: datetime.datetime | None = None,
+) -> KeyPair:
+    """A client certificate with the subject ``CN=name``, valid ``lifetime`` from ``now`` on.
+
+    ValueError for a name that no certificate can have.
+    """
+    return _issued(authority, name, ExtendedKeyUsageOID.CLIENT_AUTH, lifetime, now)
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of a certificate, hexadecimal."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
 
 
 def write_private_key(path: Path, pem: bytes) -> None:
@@ -127,6 +131,34 @@ def write_test_certificates(
     paths.certificate.write_bytes(server.certificate_pem())
     write_private_key(paths.private_key, server.private_key_pem())
     return paths
+
+
+def _issued(
+    authority: KeyPair,
+    name: str,
+    usage: x509.ObjectIdentifier,
+    lifetime: datetime.timedelta,
+    now: datetime.datetime | None,
+    *more: x509.ExtensionType,
+) -> KeyPair:
+    """A certificate for ``usage``, and no authority, with a key of its own."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    signer = authority.private_key
+    extensions = (
+        x509.ExtendedKeyUsage([usage]),
+        *more,
+        _identifier(key),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+    )
+    builder = (
+        _builder(name, key, lifetime, now)
+        .issuer_name(authority.certificate.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+    )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return KeyPair(builder.sign(signer, hashes.SHA256()), key)
 
 
 def _builder(

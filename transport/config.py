@@ -10,6 +10,8 @@ from transport.scheduler import UNSENT_BUDGET
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from transport.authorities import ClientAuthorities
+
 #: aioquic writes the length of a STREAM frame in 14 bits: larger datagrams corrupt the stream.
 LARGEST_DATAGRAM: Final = 16384
 
@@ -31,20 +33,27 @@ _POSITIVE: Final = (
 class ClientTls:
     """``ca_file`` (PEM) is trusted instead of the public CAs; ``server_name`` replaces the host.
 
-    ``verify=False`` accepts any certificate: for tests alone.
+    ``certificate`` (then its intermediates) and ``private_key`` are our own, PEM, for servers that
+    ask for one; both or neither. ``verify=False`` accepts any certificate: for tests alone.
     """
 
     ca_file: Path | None = None
     server_name: str | None = None
     verify: bool = True
+    certificate: Path | None = None
+    private_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """PEM files: the certificate (then its intermediates) and its key."""
+    """PEM files: the certificate (then its intermediates) and its key.
+
+    With ``client_ca`` clients are asked for a certificate of one of those authorities.
+    """
 
     certificate: Path
     private_key: Path
+    client_ca: ClientAuthorities | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

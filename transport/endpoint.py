@@ -9,8 +9,7 @@ import socket
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Self
 
-from aioquic.quic.connection import QuicConnection
-
+from transport import _aioquic
 from transport.config import LARGEST_DATAGRAM, SMALLEST_DATAGRAM, QuicOptions
 from transport.errors import ConnectFailed, ConnectFault
 from transport.handshake import client_configuration, connect_failed, with_datagram_size
@@ -149,7 +148,7 @@ class _Dialer:
         except OSError as error:
             raise path.unreachable(error) from error
         self._channel = UdpChannel(loop, sock, self, path.address)
-        quic = QuicConnection(configuration=with_datagram_size(path.configuration, size))
+        quic = _aioquic.Connection(configuration=with_datagram_size(path.configuration, size))
         self._session = QuicSession(quic, self._channel, self, path.options, loop)
         quic.connect(path.address, monotonic())
         self._session.turn()

@@ -38,6 +38,14 @@ class ConnectionLost(TransportError):
         self.remote = remote
 
 
+class CertificateRefused(TransportError):
+    """A client's certificate does not count; ``alert`` is TLS's word for it (RFC 8446 §6)."""
+
+    def __init__(self, alert: int, message: str) -> None:
+        super().__init__(message)
+        self.alert = alert
+
+
 class InvalidUrl(TransportError, ValueError):
     """A URL that is not moqt://host[:port]/path[?query]."""
 

@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Final
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import AlertDescription, CipherSuite
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    SECP384R1,
+    EllipticCurvePublicKey,
+)
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import load_pem_x509_certificates
 
@@ -28,6 +34,9 @@ CIPHERS: Final = (
     CipherSuite.AES_256_GCM_SHA384,
 )
 
+#: Octets of our own certificates: aioquic has 16 KiB for them, a signature, and what goes with it.
+LONGEST_CHAIN: Final = 14 << 10
+
 _CERTIFICATE_ALERTS: Final = frozenset(
     {
         AlertDescription.bad_certificate,
@@ -40,8 +49,15 @@ _CERTIFICATE_ALERTS: Final = frozenset(
 )
 
 
+#: Alerts that a server ends a session with for want of a client certificate that it accepts.
+_CLIENT_ALERTS: Final = _CERTIFICATE_ALERTS | {
+    AlertDescription.certificate_required,
+    AlertDescription.access_denied,
+}
+
+
 def client_configuration(url: MoqtUrl, tls: ClientTls, options: QuicOptions) -> QuicConfiguration:
-    """ConnectFailed(CERTIFICATE) when the CA file cannot be used."""
+    """ConnectFailed(CERTIFICATE) when the CA file, or our own certificate, cannot be used."""
     configuration = _configuration(options, is_client=True)
     configuration.server_name = tls.server_name or url.host
     if not tls.verify:
@@ -56,27 +72,53 @@ def client_configuration(url: MoqtUrl, tls: ClientTls, options: QuicOptions) -> 
                 f"the CA file {tls.ca_file} cannot be used ({error}); "
                 "give a PEM file with the certificate of the CA",
             ) from error
+    try:
+        if tls.certificate is not None and tls.private_key is not None:
+            _load_pair(configuration, tls.certificate, tls.private_key)
+        elif tls.certificate is not None or tls.private_key is not None:
+            raise TransportError(
+                "a client certificate and its private key belong together: give both, or neither"
+            )
+    except TransportError as error:
+        raise ConnectFailed(ConnectFault.CERTIFICATE, str(error)) from error
     return configuration
 
 
 def server_configuration(tls: ServerTls, options: QuicOptions) -> QuicConfiguration:
     """TransportError when the files cannot be read or do not belong together."""
     configuration = _configuration(options, is_client=False)
+    _load_pair(configuration, tls.certificate, tls.private_key)
+    return configuration
+
+
+def _load_pair(configuration: QuicConfiguration, certificate: Path, private_key: Path) -> None:
     try:
-        configuration.load_cert_chain(tls.certificate, tls.private_key)
-    except (OSError, ValueError, IndexError) as error:
+        configuration.load_cert_chain(certificate, private_key)
+        public = configuration.certificate.public_key()
+    except (OSError, ValueError, TypeError, IndexError, UnsupportedAlgorithm) as error:
         raise TransportError(
-            f"the certificate {tls.certificate} with its key {tls.private_key} cannot be used "
+            f"the certificate {certificate} with its key {private_key} cannot be used "
             f"({error}); give a PEM certificate and its unencrypted PEM key"
         ) from error
-    public, private = configuration.certificate.public_key(), configuration.private_key.public_key()
+    chain = (configuration.certificate, *configuration.certificate_chain)
+    if sum(len(one.public_bytes(Encoding.DER)) for one in chain) > LONGEST_CHAIN:
+        raise TransportError(
+            f"the certificates in {certificate} take more than {LONGEST_CHAIN} octets; leave only "
+            "the certificate and the CAs between it and the one that is trusted"
+        )
+    private = configuration.private_key.public_key()
     der = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if public.public_bytes(*der) != private.public_bytes(*der):
         raise TransportError(
-            f"the key {tls.private_key} is not the key of the certificate {tls.certificate}; "
+            f"the key {private_key} is not the key of the certificate {certificate}; "
             "give the pair that was made together"
         )
-    return configuration
+    curve = public.curve if isinstance(public, EllipticCurvePublicKey) else None
+    if curve is not None and not isinstance(curve, SECP256R1 | SECP384R1):
+        raise TransportError(
+            f"the key {private_key} cannot be used: it is of curve {curve.name}; make an ECDSA key "
+            "of P-256 or P-384, an Ed25519 key, or an RSA key"
+        )
 
 
 def with_datagram_size(configuration: QuicConfiguration, size: int) -> QuicConfiguration:
@@ -94,7 +136,7 @@ def connect_failed(
     where = f"{url} ({address[0]} port {address[1]})"
     if code is not None and code & ~0xFF == QuicErrorCode.CRYPTO_ERROR:
         alert = code & 0xFF
-        if alert in _CERTIFICATE_ALERTS:
+        if alert in _CERTIFICATE_ALERTS and not end.remote:
             return ConnectFailed(
                 ConnectFault.CERTIFICATE,
                 f"{where}: the server's certificate is not accepted: {end.reason}; trust the CA "
@@ -113,6 +155,21 @@ def connect_failed(
     if code == QuicErrorCode.INTERNAL_ERROR and not end.remote and "dle timeout" in end.reason:
         return ConnectFailed(ConnectFault.TIMEOUT, f"{where}: the server fell silent")
     return ConnectFailed(ConnectFault.PROTOCOL, f"{where}: the handshake failed: {end.reason}")
+
+
+def alert_name(code: int) -> str:
+    """For a QUIC error that is a TLS alert: a comma and its name (RFC 9001 §4.8); else nothing."""
+    alert = code & 0xFF
+    if code & ~0xFF != QuicErrorCode.CRYPTO_ERROR or alert not in set(AlertDescription):
+        return ""
+    return f", {AlertDescription(alert).name}"
+
+
+def certificate_advice(code: int) -> str:
+    """What a client can do when the server ends the session with this QUIC error."""
+    if code & ~0xFF != QuicErrorCode.CRYPTO_ERROR or code & 0xFF not in _CLIENT_ALERTS:
+        return ""
+    return "; give a client certificate of a CA that the server trusts (ClientTls.certificate)"
 
 
 def _configuration(options: QuicOptions, *, is_client: bool) -> QuicConfiguration:

@@ -7,10 +7,10 @@ import contextlib
 import logging
 import os
 import socket
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import (
     QuicPacketType,
     encode_quic_retry,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from aioquic.quic.packet import QuicHeader
 
     from transport.api import TransportSession, TransportSink
+    from transport.authorities import ClientAuthorities
     from transport.config import ServerTls
     from transport.udp import Address
 
@@ -70,7 +71,7 @@ async def serve(
             f"cannot listen on {host or 'all addresses'} port {port} ({error.strerror or error}); "
             "choose another port, or an address of this machine"
         ) from error
-    return Listener(loop, sock, sink_factory, configuration, options)
+    return Listener(loop, sock, sink_factory, configuration, options, tls.client_ca)
 
 
 def _bound(found: Iterable[tuple[int, tuple[object, ...]]], *, everywhere: bool) -> socket.socket:
@@ -114,11 +115,15 @@ class Listener:
         sink_factory: Callable[[TransportSession], TransportSink],
         configuration: QuicConfiguration,
         options: QuicOptions,
+        client_ca: ClientAuthorities | None = None,
     ) -> None:
         self._loop = loop
         self._sink_factory = sink_factory
         self._configuration = configuration
         self._options = options
+        self._connection: Callable[..., _aioquic.Connection] = _aioquic.Connection
+        if client_ca is not None:
+            self._connection = partial(_aioquic.AskingConnection, admit=client_ca.admit)
         self._routes: dict[bytes, QuicSession] = {}
         self._members: dict[QuicSession, _Member] = {}
         self._half_open = 0
@@ -273,7 +278,7 @@ class Listener:
                 return None
             original = header.destination_cid
         ceiling = min(size, options.max_datagram_size or LARGEST_DATAGRAM)
-        quic = QuicConnection(
+        quic = self._connection(
             configuration=with_datagram_size(
                 self._configuration, path_datagram_size(address, ceiling)
             ),

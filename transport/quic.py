@@ -16,6 +16,7 @@ from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from transport import _aioquic
 from transport.api import PeerInfo, SendOrder, Tier
 from transport.config import SMALLEST_DATAGRAM
+from transport.handshake import alert_name, certificate_advice
 from transport.pump import Pump
 from transport.scheduler import Gate
 from transport.streams import UNBOUND, Stream, StreamTable
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from aioquic.quic.connection import QuicConnection
-
-    from transport.api import BytesLike, ChunkSource, TransportSink
+    from transport.api import BytesLike, ChunkSource, PeerCertificate, TransportSink
     from transport.config import QuicOptions
     from transport.udp import Address, UdpChannel
 
@@ -87,7 +86,7 @@ class QuicSession:
 
     def __init__(
         self,
-        quic: QuicConnection,
+        quic: _aioquic.Connection,
         channel: UdpChannel,
         host: Host,
         options: QuicOptions,
@@ -95,6 +94,7 @@ class QuicSession:
     ) -> None:
         self.is_client: bool = quic.configuration.is_client
         self.peer = PeerInfo(("", 0), "", 0)
+        self.peer_certificate: PeerCertificate | None = None
         self._quic = quic
         self._channel = channel
         self._host = host
@@ -321,6 +321,7 @@ class QuicSession:
             event.alpn_protocol or "",
             _aioquic.datagram_payload(quic),
         )
+        self.peer_certificate = quic.shown
         if self._over:
             return
         self._sink = self._host.session_ready(self)
@@ -344,6 +345,8 @@ class QuicSession:
     def _flush(self) -> None:
         """Feed and send until QUIC takes no more."""
         channel, quic = self._channel, self._quic
+        if quic.refused:  # its client thinks that it is connected: it must hear why it is not
+            self._send_close()
         while not channel.blocked and not self._over:
             fed = self._sink is not None and self._pump.run()
             if self._over:
@@ -380,7 +383,7 @@ class QuicSession:
             return
         event = _aioquic.close_event(self._quic)
         if event is not None:
-            self._end(_end_of(event, remote=_aioquic.closed_by_peer(self._quic)))
+            self._end(_end_of(event, self.is_client, remote=_aioquic.closed_by_peer(self._quic)))
             return
         due = self._quic.get_timer()
         due = self._vigil.due if due is None else min(due, self._vigil.due)
@@ -470,12 +473,15 @@ class QuicSession:
         self._timer = self._planned = None
 
 
-def _end_of(event: events.ConnectionTerminated, *, remote: bool) -> End:
+def _end_of(event: events.ConnectionTerminated, is_client: bool, *, remote: bool) -> End:
     """Only an application's CONNECTION_CLOSE has a code for the owner; QUIC's own are a loss."""
     if event.frame_type is None:
         return End(event.error_code, event.reason_phrase, remote)
-    reason = event.reason_phrase or "no reason given"
-    return End(-1, f"{reason} (QUIC error {event.error_code:#x})", remote, event.error_code)
+    code = event.error_code
+    told = f"{event.reason_phrase or 'no reason given'} (QUIC error {code:#x}{alert_name(code)})"
+    if remote and is_client:
+        told += certificate_advice(code)
+    return End(-1, told, remote, code)
 
 
 _HANDLERS: Final[dict[type, Callable[[QuicSession, Any], None]]] = {

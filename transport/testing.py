@@ -18,7 +18,7 @@ from transport.streams import UNBOUND, Stream, StreamTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transport.api import BytesLike, ChunkSource, TransportSink
+    from transport.api import BytesLike, ChunkSource, PeerCertificate, TransportSink
 
 Direction: TypeAlias = Literal["to_server", "to_client"]
 
@@ -124,6 +124,7 @@ class PairSession:
     def __init__(self, pair: Pair, *, is_client: bool) -> None:
         self.sink: TransportSink
         self.is_client = is_client
+        self.peer_certificate: PeerCertificate | None = None
         self.closed = False
         self._pair = pair
         self._link: Link
@@ -373,6 +374,7 @@ class RecordingSession:
     def __init__(self, *, is_client: bool = True, datagram_size: int = DATAGRAM) -> None:
         self.is_client = is_client
         self.peer = PeerInfo(("recorded", 0), "memory", datagram_size)
+        self.peer_certificate: PeerCertificate | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.sources: dict[int, ChunkSource] = {}
         self.started_streams: set[int] = set()

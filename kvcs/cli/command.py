@@ -32,6 +32,7 @@ _LEVELS: Final = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 _OPTIONS: Final = {
     "(ca_file)": "(--ca FILE)",
     "a name it was made for": "a name it was made for (--server-name NAME)",
+    "(ClientTls.certificate)": "(--client-cert FILE with --client-key FILE)",
     "(model)": "(--model NAME)",
 }
 #: From this -v on, a failure shows where it came from.

@@ -149,6 +149,8 @@ class PeerOptions:
     insecure: bool
     token_file: Path | None
     peer_timeout: float
+    client_cert: Path | None
+    client_key: Path | None
 
     def check_peers(self, *, dials: bool, dial_option: str) -> None:
         """Raises UsageError unless there is exactly one way to a peer, with what it needs."""
@@ -170,6 +172,13 @@ class PeerOptions:
                 f"--token-file goes with {dial_option}, and never with --insecure: whoever gets the"
                 " token may use it"
             )
+        if (self.client_cert is None) != (self.client_key is None):
+            raise click.UsageError(
+                "--client-cert and --client-key belong together: a certificate counts only with"
+                " its private key"
+            )
+        if self.client_cert is not None and self.listen is not None:
+            raise click.UsageError(f"--client-cert and --client-key go with {dial_option}")
         if self.insecure and (self.ca or self.server_name):
             raise click.UsageError(
                 "--insecure checks no certificate: leave --ca and --server-name out"
@@ -185,7 +194,13 @@ class PeerOptions:
     @property
     def client_tls(self) -> ClientTls:
         """For dialling."""
-        return ClientTls(ca_file=self.ca, server_name=self.server_name, verify=not self.insecure)
+        return ClientTls(
+            ca_file=self.ca,
+            server_name=self.server_name,
+            verify=not self.insecure,
+            certificate=self.client_cert,
+            private_key=self.client_key,
+        )
 
     @property
     def quic(self) -> QuicOptions:
@@ -232,6 +247,10 @@ peer_options = together(
         show_default=True,
         help="A peer that answers nothing for so long is lost.",
     ),
+    click.option(
+        "--client-cert", type=FILE, help="To dial: own certificate (PEM), if the peer asks for one."
+    ),
+    click.option("--client-key", type=FILE, help="Its private key, PEM."),
 )
 
 

@@ -21,7 +21,7 @@ from kvcs.cli.output import choose_output
 from kvcs.cli.relayfile import RelayFile, UpstreamEntry
 from kvcs.cli.values import ADDRESS, FILE, URL, Address, Parsed
 from kvcs.errors import OutputFailed
-from kvcs.gatekeeper import Gatekeeper
+from kvcs.gatekeeper import Gatekeeper, Guard
 from kvcs.tokenfile import TokenFile
 from moqt.endpoint import quic_options
 from moqt.monitor import Monitor
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvcs.cli.output import Output
+    from transport.api import TransportSession
+    from transport.authorities import ClientAuthorities
     from transport.url import MoqtUrl
 
 _log = logging.getLogger(__name__)
@@ -79,9 +81,14 @@ class RelayOptions:
     upstream: tuple[MoqtUrl, ...]
     upstream_ca: Path | None
     upstream_token_file: Path | None
+    upstream_client_cert: Path | None
+    upstream_client_key: Path | None
     issuers: tuple[Path, ...]
     audience: tuple[str, ...]
     open: bool
+    client_ca: tuple[Path, ...]
+    clients: Path | None
+    require_certificate: bool
     metrics: Address | None
     status: bool
     trace: Path | None
@@ -103,15 +110,13 @@ class RelayOptions:
             "issuers": self.issuers or None,
             "audience": self.audience or None,
             "open": self.open or None,
+            "client_ca": self.client_ca or None,
+            "clients": self.clients,
+            "require_certificate": self.require_certificate or None,
             "metrics": self.metrics,
         }
-        if self.upstream:
-            given["upstreams"] = tuple(
-                UpstreamEntry(url=url, ca=self.upstream_ca, token_file=self.upstream_token_file)
-                for url in self.upstream
-            )
-        elif self.upstream_ca is not None or self.upstream_token_file is not None:
-            raise click.UsageError("--upstream-ca and --upstream-token-file go with --upstream URL")
+        if upstreams := self._upstreams():
+            given["upstreams"] = upstreams
         chosen = {name: value for name, value in given.items() if value is not None}
         file = dataclasses.replace(file, **chosen)
         if file.listen is None:
@@ -120,12 +125,46 @@ class RelayOptions:
             raise click.UsageError(
                 "give --cert FILE and --key FILE; kvcs-keygen certificate makes both"
             )
-        if bool(file.issuers) == file.open:
-            raise click.UsageError(
-                "who may use it? Give either --issuers PATH with --audience NAME (kvcs-token makes"
-                " both keys and tokens), or --open for everybody"
-            )
+        _check_who(file)
         return file
+
+    def _upstreams(self) -> tuple[UpstreamEntry, ...]:
+        shown = self.upstream_client_cert, self.upstream_client_key
+        given = (self.upstream_ca, self.upstream_token_file, *shown)
+        if not self.upstream and any(given):
+            raise click.UsageError(
+                "--upstream-ca, --upstream-token-file, --upstream-client-cert and"
+                " --upstream-client-key go with --upstream URL"
+            )
+        if any(shown) and not all(shown):
+            raise click.UsageError(
+                "--upstream-client-cert and --upstream-client-key belong together: give both"
+            )
+        return tuple(
+            UpstreamEntry(
+                url=url,
+                ca=self.upstream_ca,
+                token_file=self.upstream_token_file,
+                client_cert=self.upstream_client_cert,
+                client_key=self.upstream_client_key,
+            )
+            for url in self.upstream
+        )
+
+
+def _check_who(file: RelayFile) -> None:
+    """Raises UsageError unless it is said who may use the relay, in one way."""
+    if bool(file.issuers or file.clients) == file.open:
+        raise click.UsageError(
+            "who may use it? Give either --issuers PATH with --audience NAME (kvcs-token makes"
+            " both keys and tokens), or --clients FILE with --client-ca FILE (kvcs-keygen makes"
+            " certificates), or both of these; or --open for everybody"
+        )
+    if (file.clients or file.require_certificate) and not file.client_ca:
+        raise click.UsageError(
+            "--clients and --require-certificate need --client-ca FILE: the CA that the"
+            " certificates of clients come from"
+        )
 
 
 @click.command(cls=Command, epilog=EPILOG)
@@ -148,6 +187,8 @@ class RelayOptions:
     type=FILE,
     help="Show the token in this file there, and the next one once it is put there.",
 )
+@click.option("--upstream-client-cert", type=FILE, help="Show this certificate (PEM) there.")
+@click.option("--upstream-client-key", type=FILE, help="Its private key, PEM.")
 @click.option(
     "--issuers",
     type=FILE,
@@ -159,6 +200,16 @@ class RelayOptions:
     "--audience", metavar="NAME", multiple=True, help="What tokens for this relay are called."
 )
 @click.option("--open", is_flag=True, help="Let everybody do everything, and know it.")
+@click.option(
+    "--client-ca",
+    type=FILE,
+    multiple=True,
+    help="Ask clients for a certificate of these CAs (PEM).",
+)
+@click.option("--clients", type=FILE, help="Who may do what with which certificate, TOML.")
+@click.option(
+    "--require-certificate", is_flag=True, help="Turn away whoever has no such certificate."
+)
 @click.option(
     "--metrics", type=ADDRESS, help="Serve /metrics, /health, /ready and /status over HTTP here."
 )
@@ -195,11 +246,11 @@ def main(options: RelayOptions) -> None:
 
 async def serve(options: RelayOptions, file: RelayFile, output: Output) -> None:
     """Until a signal comes."""
-    gatekeeper = _gatekeeper(file)
+    gatekeeper, authorities = _gatekeeper(file), _authorities(file)
     with _watched(options) as monitor, _spill(file) as spill:
-        service = RelayService(_config(file, gatekeeper), monitor=monitor, spill=spill)
+        service = RelayService(_config(file, gatekeeper, authorities), monitor=monitor, spill=spill)
+        _check(service.config)
         if options.check:
-            _check(service.config)
             output.say("checked", "the configuration is right", config=str(options.config or ""))
             return
         async with AsyncExitStack() as stack:
@@ -209,7 +260,7 @@ async def serve(options: RelayOptions, file: RelayFile, output: Output) -> None:
             stack.push_async_callback(service.close)
             if file.metrics is not None:
                 stack.enter_context(_metrics(service, gatekeeper, file.metrics, output))
-            stack.enter_context(_running(_review(service, gatekeeper)))
+            stack.enter_context(_running(_review(service, gatekeeper, authorities)))
             stack.enter_context(_running(_watchdog()))
             _notify("READY=1", f"STATUS=listening on port {port}")
             try:
@@ -252,16 +303,22 @@ async def _leave(service: RelayService, file: RelayFile, output: Output) -> None
         await service.leave(file.drain)
 
 
-def _config(file: RelayFile, gatekeeper: Gatekeeper) -> ServiceConfig:
+def _config(
+    file: RelayFile, gatekeeper: Gatekeeper, authorities: ClientAuthorities | None
+) -> ServiceConfig:
     if file.listen is None or file.cert is None or file.key is None:
         raise click.UsageError("--listen, --cert and --key are needed")
+
+    def judge(transport: TransportSession) -> Guard:
+        return gatekeeper.guard(lambda: transport.peer_certificate)
+
     return ServiceConfig(
         host=file.listen.host,
         port=file.listen.port,
-        tls=ServerTls(certificate=file.cert, private_key=file.key),
+        tls=ServerTls(certificate=file.cert, private_key=file.key, client_ca=authorities),
         relay=dataclasses.replace(file.relay, cache=file.memory),
         admission=file.admission,
-        judge=None if gatekeeper.open_to_all else lambda transport: gatekeeper.guard(),
+        judge=None if file.open and authorities is None else judge,
         upstreams=tuple(map(_upstream, file.upstreams)),
         successor=file.successor,
         quic=relay_quic(file.peer_timeout),
@@ -272,17 +329,36 @@ def _upstream(entry: UpstreamEntry) -> Upstream:
     return Upstream(
         url=entry.url,
         prefixes=entry.prefixes,
-        tls=ClientTls(ca_file=entry.ca, server_name=entry.server_name),
+        tls=ClientTls(
+            ca_file=entry.ca,
+            server_name=entry.server_name,
+            certificate=entry.client_cert,
+            private_key=entry.client_key,
+        ),
         credentials=None if entry.token_file is None else TokenFile(entry.token_file),
     )
 
 
 def _gatekeeper(file: RelayFile) -> Gatekeeper:
+    from kvcs.clients import Clients
     from kvcs.issuers import Issuers
 
-    if file.open:
-        return Gatekeeper(wall=time.time, open_to_all=True)
-    return Gatekeeper(issuers=Issuers(file.issuers), audiences=file.audience, wall=time.time)
+    return Gatekeeper(
+        issuers=Issuers(file.issuers) if file.issuers else None,
+        audiences=file.audience,
+        clients=None if file.clients is None else Clients(file.clients),
+        open_to_all=file.open,
+        certified=file.require_certificate,
+        wall=time.time,
+    )
+
+
+def _authorities(file: RelayFile) -> ClientAuthorities | None:
+    if not file.client_ca:
+        return None
+    from transport.authorities import ClientAuthorities
+
+    return ClientAuthorities(file.client_ca, required=file.require_certificate)
 
 
 def _check(config: ServiceConfig) -> None:
@@ -355,15 +431,23 @@ def _running(work: Coroutine[None, None, None]) -> Iterator[None]:
         task.cancel()
 
 
-async def _review(service: RelayService, gatekeeper: Gatekeeper) -> None:
-    """Whatever stands is judged again when the keys of issuers have changed."""
-    known = gatekeeper.generation
+async def _review(
+    service: RelayService, gatekeeper: Gatekeeper, authorities: ClientAuthorities | None = None
+) -> None:
+    """Whatever stands is judged again when issuers, clients or CAs of clients have changed."""
+
+    def generation() -> tuple[int, int]:
+        return gatekeeper.generation, 0 if authorities is None else authorities.generation
+
+    known = generation()
     while True:
         await asyncio.sleep(REVIEW)
         gatekeeper.refresh()
-        if gatekeeper.generation != known:
-            known = gatekeeper.generation
-            _log.info("keys of issuers have changed: everything is judged again")
+        if authorities is not None:
+            authorities.refresh()
+        if generation() != known:
+            known = generation()
+            _log.info("who is trusted has changed: everything is judged again")
             service.review()
 
 

@@ -53,6 +53,8 @@ class UpstreamEntry:
     ca: Path | None = None
     server_name: str | None = None
     token_file: Path | None = None
+    client_cert: Path | None = None
+    client_key: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,9 @@ class RelayFile:
     issuers: tuple[Path, ...] = ()
     audience: tuple[str, ...] = ()
     open: bool = False
+    client_ca: tuple[Path, ...] = ()
+    clients: Path | None = None
+    require_certificate: bool = False
     upstreams: tuple[UpstreamEntry, ...] = ()
     relay: RelayConfig = field(default_factory=RelayConfig)
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
@@ -136,6 +141,9 @@ def _read(found: dict[str, Any], base: Path) -> RelayFile:
         issuers=auth.paths("issuers"),
         audience=tuple(auth.take("audience", _texts, ())),
         open=auth.take("open", _flag, False),
+        client_ca=auth.paths("client_ca"),
+        clients=auth.path("clients"),
+        require_certificate=auth.take("require_certificate", _flag, False),
         upstreams=tuple(_upstream(one) for one in read.tables("upstream")),
         relay=limits.fill(RelayConfig()),
         admission=limits.fill(AdmissionLimits()),
@@ -155,8 +163,12 @@ def _upstream(read: _Reader) -> UpstreamEntry:
         ca=read.path("ca"),
         server_name=read.take("server_name", _text),
         token_file=read.path("token_file"),
+        client_cert=read.path("client_cert"),
+        client_key=read.path("client_key"),
     )
     read.nothing_left()
+    if (entry.client_cert is None) != (entry.client_key is None):
+        raise ValueError(f"{read.where}client_cert and client_key belong together: give both")
     return entry
 
 

@@ -67,7 +67,7 @@ class Permission(Protocol):
 
     @property
     def identity(self) -> str:
-        """Who asks."""
+        """Who asks; empty when it is known by its address alone."""
         ...
 
     @property
@@ -179,7 +179,7 @@ class Admission:
     def request(self, kind: Kind, request: IncomingRequest) -> None:
         """Admit one more; RequestRefused when it is too much, too fast, or not granted."""
         permission = self._granted(request)
-        name = self._address() if permission is None else permission.identity
+        name = (permission is not None and permission.identity) or self._address()
         identity = self._gate.identity(name)
         self._check_rate(identity, request)
         if self.open[kind.name] >= kind.session or identity.open[kind.name] >= kind.identity:

@@ -43,6 +43,7 @@ SESSION = "tests/moqt/session/"
 CONNECT = "tests/transport/test_connect.py::"
 ENDPOINT = "tests/transport/test_endpoint.py::"
 LIMITS = "tests/moqt/relay/test_limits.py::"
+CERTIFICATES = "tests/transport/test_client_certificates.py::"
 GATE = "tests/kvcs/test_gatekeeper.py::"
 #: The test that reaches each.
 REACHED = {
@@ -220,6 +221,11 @@ CONSTANTS = {
     ),
     "kvcs.identity:SCOPE_KEY_MIN": KVCS + "test_identity.py::test_a_scope_key_needs_32_octets",
     "kvcs.issuers:MAX_FILES": KVCS + "test_issuers.py::test_nothing_to_trust",
+    "transport._aioquic:MAX_HANDSHAKE": (
+        "tests/transport/test_aioquic_quarantine.py::test_a_handshake_message_without_end"
+    ),
+    "transport.authorities:MAX_CHAIN": CERTIFICATES + "test_chains_are_short_and_have_one_way_up",
+    "transport.authorities:SMALLEST_RSA": CERTIFICATES + "test_odd_keys",
     "transport.url:MAX_URL": "tests/transport/test_url.py::test_too_long",
 }
 

@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 from kvcs.clients import MAX_FILE, Clients
 from kvcs.errors import InvalidInput
 from kvcs.scopes import READS, Match, Scope, kvcs_scopes
+from transport.watch import LOOK_EVERY
 
 ID = bytes(range(16))
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -68,13 +69,9 @@ def test_by_fingerprint_and_by_subject(tmp_path: Path) -> None:
         """,
     )
     first, second = found.find(SITE_A), found.find(SITE_B)
-    assert first is not None
-    assert (first.client.name, first.ends) == ("a", ENDS.timestamp())
-    assert first.client.scopes == kvcs_scopes(ID, publish=True, read=True)
-    assert second is not None
-    assert second.client.scopes == (Scope(tuple(map(int, READS)), (Match(b"kvcs-1"),)),)
+    assert first == ("a", kvcs_scopes(ID, publish=True, read=True))
+    assert second == ("b", (Scope(tuple(map(int, READS)), (Match(b"kvcs-1"),)),))
     assert found.find(SITE_C) is None
-    assert found.find(b"no certificate") is None
     assert repr(found) == "<Clients: 2>"
 
 
@@ -114,3 +111,26 @@ def test_a_file_that_breaks_a_rule(text: str, why: str, tmp_path: Path) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be read: No such file"):
         Clients(tmp_path / "none")
+
+
+def test_a_file_that_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = clients(tmp_path, ENTRY)
+    other = ENTRY.replace(PRINT, hashlib.sha256(SITE_B).hexdigest())
+    (tmp_path / "clients.toml").write_text(other)
+    found.refresh(1.0)
+    assert (found.find(SITE_A), found.generation) == (None, 2)
+    assert found.find(SITE_B) is not None
+    (tmp_path / "clients.toml").write_text(ENTRY)
+    found.refresh(1.0 + LOOK_EVERY / 2)
+    assert found.find(SITE_A) is None  # it has looked just now
+    for place, content in enumerate(("half", None)):
+        path = tmp_path / "clients.toml"
+        path.unlink() if content is None else path.write_text(content)
+        for turn in range(1, 4):
+            found.refresh(100.0 * (place + 1) + LOOK_EVERY * turn)
+    assert found.find(SITE_B) is not None
+    assert caplog.text.count("clients stay as they were") == 2
+    (tmp_path / "clients.toml").write_text(ENTRY)
+    for now in (1000.0, 2000.0):
+        found.refresh(now)
+        assert found.generation == 3  # it is read once

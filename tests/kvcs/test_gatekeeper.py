@@ -21,6 +21,7 @@ from moqt.codec.fields import Token
 from moqt.errors import RequestCode, RequestRefused
 from moqt.model import TrackNamespace
 from moqt.session.tokens import Action, Claim
+from transport.authorities import Verified
 
 from .test_clients import ENDS, ID, PRINT, SITE_A, SITE_B
 
@@ -392,26 +393,102 @@ def clients(tmp_path: Path) -> Clients:
     return Clients(tmp_path / "clients.toml")
 
 
+def shows(certificate: bytes, ends: float = ENDS.timestamp()) -> Verified:
+    return Verified(certificate, ends)
+
+
 def test_a_client_by_its_certificate(world: World, clients: Clients) -> None:
     world.now = ENDS.timestamp() - 1
     gate = world.gatekeeper(issuers=None, clients=clients)
-    guard = gate.guard(lambda: SITE_A)
+    guard = gate.guard(lambda: shows(SITE_A))
     assert judged(guard, Claim(Action.SETUP)) is None
     assert guard.grant(asks(Action.SUBSCRIBE))[:2] == ("site-a", ENDS.timestamp())
     assert judged(guard, asks(Action.SUBSCRIBE, OTHER)) is RequestCode.UNAUTHORIZED
     assert judged(guard, asks(Action.PUBLISH)) is RequestCode.UNAUTHORIZED
-    for stranger in (SITE_B, None, b"nonsense"):
+    for stranger in (shows(SITE_B), None):
         assert judged(gate.guard(lambda: stranger), asks(Action.SUBSCRIBE)) is not None  # noqa: B023
     world.now += 1
     assert judged(guard, asks(Action.SUBSCRIBE)) is RequestCode.UNAUTHORIZED
 
 
+def test_it_ends_with_the_authority_above_it(world: World, clients: Clients) -> None:
+    guard = world.gatekeeper(clients=clients).guard(lambda: shows(SITE_A, NOW + 5))
+    assert guard.grant(asks(Action.SUBSCRIBE)).expires == NOW + 5
+    world.now += 5
+    assert judged(guard, asks(Action.SUBSCRIBE)) is RequestCode.UNAUTHORIZED
+
+
+@EACH_REQUEST
+def test_who_may_not_hears_the_same_with_and_without_a_certificate(
+    action: Action, world: World, clients: Clients
+) -> None:
+    """Neither the words nor the code tell whether the certificate is known, or what it may."""
+    gate = world.gatekeeper(clients=clients)
+    told = set()
+    for certificate in (None, shows(SITE_A), shows(SITE_B), shows(SITE_A, NOW)):
+        refused = gate.guard(lambda: certificate)(asks(action, OTHER), 0.0)  # noqa: B023
+        assert refused is not None
+        told.add((refused.code, refused.reason, refused.retry_after))
+    assert told == {(RequestCode.UNAUTHORIZED, DENIED, None)}
+
+
 def test_certificate_and_token_together(world: World, clients: Clients) -> None:
-    guard = world.gatekeeper(clients=clients).guard(lambda: SITE_A)
-    writer = world.token(*kvcs_scopes(ID, **WRITER))
-    assert judged(guard, asks(Action.SUBSCRIBE)) is None
-    assert judged(guard, asks(Action.PUBLISH, OWN, writer)) is None
+    """Either is enough; limits know who asks by the certificate."""
+    gate = world.gatekeeper(clients=clients)
+    writer = world.token(*kvcs_scopes(ID, **WRITER), expires=1.0)
+    for certificate, name in (
+        (shows(SITE_A), "site-a"),
+        (shows(SITE_B), "certificate CN=site-b,O=Example"),
+    ):
+        guard = gate.guard(lambda: certificate)  # noqa: B023
+        grant = guard.grant(asks(Action.PUBLISH, OWN, writer))
+        assert (grant.identity, grant.expires) == (name, NOW + 1 + SKEW)
+        assert (judged(guard, asks(Action.SUBSCRIBE)) is None) == (name == "site-a")
+    guard = gate.guard(lambda: shows(SITE_A))
     assert judged(guard, asks(Action.SUBSCRIBE, OWN, writer)) is None
+    assert guard.grant(asks(Action.SUBSCRIBE, OWN, writer)).expires == ENDS.timestamp()
+    bad = Token.use_value(b"bad", TOKEN_TYPE)
+    assert judged(guard, asks(Action.SUBSCRIBE, OWN, bad)) is None
+    assert judged(guard, asks(Action.PUBLISH, OWN, bad)) is RequestCode.MALFORMED_AUTH_TOKEN
+    assert judged(gate.guard(), asks(Action.PUBLISH, OWN, writer)) is None
+
+
+def test_a_certificate_that_is_required_besides(world: World) -> None:
+    """A token alone is not enough then, and nothing holds longer than the certificate."""
+    gate = world.gatekeeper(certified=True)
+    token = world.token()
+    assert judged(gate.guard(), asks(Action.SUBSCRIBE, OWN, token)) is RequestCode.UNAUTHORIZED
+    guard = gate.guard(lambda: shows(SITE_B, NOW + 5))
+    assert guard.grant(asks(Action.SUBSCRIBE, OWN, token)).expires == NOW + 5
+    assert judged(guard, asks(Action.SUBSCRIBE)) is RequestCode.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("certified", [True, False])
+def test_open_to_whoever_shows_one(world: World, certified: bool) -> None:
+    gate = Gatekeeper(wall=lambda: world.now, open_to_all=True, certified=certified)
+    guard = gate.guard(lambda: shows(SITE_B, NOW + 5))
+    grant = guard.grant(asks(Action.PUBLISH, OTHER))
+    assert grant.identity == "certificate CN=site-b,O=Example"
+    assert grant.expires == (NOW + 5 if certified else None)
+    world.now += 5
+    expected = RequestCode.UNAUTHORIZED if certified else None
+    assert judged(guard, asks(Action.PUBLISH, OTHER)) is expected
+    assert judged(gate.guard(), asks(Action.SUBSCRIBE)) is expected
+
+
+def test_clients_that_change(world: World, clients: Clients, tmp_path: Path) -> None:
+    gate = world.gatekeeper(clients=clients)
+    guard = gate.guard(lambda: shows(SITE_A))
+    generation = gate.generation
+    gate.refresh()
+    assert judged(guard, asks(Action.SUBSCRIBE)) is None
+    assert gate.generation == generation, "nothing has changed since it was made"
+    path = tmp_path / "clients.toml"
+    path.write_text(path.read_text().replace(ID.hex(), "00" * 16))
+    world.now += 10
+    gate.refresh()
+    assert gate.generation == generation + 1
+    assert judged(guard, asks(Action.SUBSCRIBE)) is RequestCode.UNAUTHORIZED
 
 
 # ------------------------------------------------------------------------------------ how it is set

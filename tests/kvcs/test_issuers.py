@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from kvcs.cose import key_id
 from kvcs.errors import InvalidInput, OutputFailed
 from kvcs.issuers import (
-    LOOK_EVERY,
     MAX_FILE,
     MAX_FILES,
     Issuers,
     create_issuer_keys,
     load_issuer_key,
 )
+from transport.watch import LOOK_EVERY
 
 EDDSA_PEM = (
     "-----BEGIN PUBLIC KEY-----\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvcs.clients import Clients
 from kvcs.gatekeeper import Gatekeeper
 from kvcs.issuers import Issuers, create_issuer_keys, load_issuer_key
 from kvcs.scopes import Action as Right
@@ -19,10 +20,12 @@ from moqt.errors import DoneCode, RequestCode, RequestFailed, StreamCode
 from moqt.model import FullTrackName, GroupOrder, LocationFilter
 from moqt.publisher import Track
 from moqt.relay.config import RelayConfig
+from tests.kvcs.test_clients import certificate
 from tests.moqt.relay.test_publishers import Offers
 from tests.moqt.relay.test_relaying import ALL, layer, normal
 from tests.moqt.relay.worlds import Desk, RelayWorld
 from tests.moqt.session.worlds import Listener
+from transport.authorities import Verified
 
 OURS, THEIRS = b"o" * 16, b"t" * 16
 REST = (b"c" * 32, b"a" * 32, b"p" * 16)
@@ -70,6 +73,43 @@ class Closed:
         self.world.run(0.2)
         assert answers == [None]
         return track, desk
+
+
+class Certified(Closed):
+    """The same, by certificate: ``ours`` may publish and read, ``blind`` only publish."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ours, self.blind, self.unlisted = map(certificate, ("ours", "blind", "unlisted"))
+        (folder / "clients.toml").write_text(
+            f"""
+            [[client]]
+            name = "ours"
+            subject = "CN=ours,O=Example"
+            publish = ["{OURS.hex()}"]
+            read = ["{OURS.hex()}"]
+            [[client]]
+            name = "blind"
+            subject = "CN=blind,O=Example"
+            publish = ["{OURS.hex()}"]
+            """
+        )
+        super().__init__(folder)
+        self.gate = Gatekeeper(clients=Clients(folder / "clients.toml"), wall=lambda: self.now)
+        self.show(self.ours)
+
+    def show(self, der: bytes | None, lasts: float = 10_000.0) -> None:
+        """What the sessions that come now show: each has a certificate of its own."""
+        one = [None if der is None else Verified(der, self.now + lasts)]
+        self.latest = one
+        self.world.judge = lambda: self.gate.guard(lambda: one[0])
+
+    def writes(self, scope: bytes = OURS, **more: Any) -> Parameters:
+        return Parameters()
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> Certified:
+    return Certified(tmp_path)
 
 
 @pytest.fixture
@@ -316,3 +356,76 @@ def test_what_was_offered_ends_with_its_grant(closed: Closed, cancelled: bool) -
     assert normal(receiver) == ALL[4:8]
     assert receiver.end is not None
     assert receiver.end[0] == DoneCode.UNAUTHORIZED
+
+
+# ------------------------------------------------------------------------------------- certificates
+
+
+@pytest.mark.rule("M178", "M490")
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("which", ["blind", "unlisted", "none", "ended"])
+def test_a_certificate_that_may_not_read_hears_the_same_whatever_exists(
+    certified: Certified, exists: bool, which: str
+) -> None:
+    if exists:
+        certified.published()
+    if which == "ended":
+        certified.show(certified.ours, 0.0)
+    else:
+        certified.show(getattr(certified, which, None))
+    desk = certified.world.desk()
+    desk.world = certified.world  # type: ignore[attr-defined]
+    heard: list[Any] = []
+    ask_everything(desk, NAME, Parameters(), heard)
+    assert [(code(error), error.reason) for error in heard] == [
+        (RequestCode.UNAUTHORIZED, "not authorized")
+    ] * 5
+
+
+@pytest.mark.parametrize("how", ["it ends", "its authority goes", "its client is struck off"])
+def test_what_a_certificate_was_granted_ends_with_it(
+    certified: Certified, how: str, tmp_path: Path
+) -> None:
+    track, _ = certified.published()
+    certified.show(certified.ours, 20.0 if how == "it ends" else 10_000.0)
+    _, live = certified.world.desk().subscribe(NAME, Parameters())
+    certified.world.run(0.3)
+    layer(track, 1)
+    certified.world.run(15.0)
+    assert live.end is None
+    if how == "its authority goes":
+        certified.latest[0] = Verified(certified.ours, 0.0)  # nobody vouches for it
+    elif how == "its client is struck off":
+        path = tmp_path / "clients.toml"
+        path.write_text(path.read_text().replace("CN=ours", "CN=another"))
+        certified.gate.refresh()
+    for handler in tuple(certified.world.handlers):
+        handler.admission.review()
+    certified.world.run(6.0)
+    layer(track, 2)
+    certified.world.run(0.3)
+    assert live.end is not None
+    assert live.end[0] == DoneCode.UNAUTHORIZED
+    assert normal(live) == ALL[4:8]
+    announced = 0 if how == "its client is struck off" else 1
+    assert len(certified.world.relay.directory) == announced
+
+
+def test_limits_know_a_client_by_its_certificate(certified: Certified) -> None:
+    certified.published()
+    certified.world.desk().subscribe(NAME, Parameters())
+    certified.world.run(0.3)
+    (gate,) = certified.world.gates.values()
+    assert list(gate._identities) == ["ours"]
+
+
+def test_an_open_relay_knows_those_without_a_certificate_by_their_address(
+    certified: Certified,
+) -> None:
+    certified.gate = Gatekeeper(open_to_all=True, wall=lambda: certified.now)
+    certified.published()
+    certified.show(None)
+    certified.world.desk().subscribe(NAME, Parameters())
+    certified.world.run(0.3)
+    (gate,) = certified.world.gates.values()
+    assert sorted(gate._identities) == ["certificate CN=ours,O=Example", "somebody"]

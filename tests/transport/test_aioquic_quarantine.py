@@ -9,13 +9,18 @@ import ast
 from pathlib import Path
 
 import aioquic
+import pytest
 from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicErrorCode
+from aioquic.tls import Epoch
 
 import transport
+from tests.transport.client_chains import join
 from transport import _aioquic
+from transport.certificates import KeyPair, make_authority, make_client_certificate
+from transport.errors import CertificateRefused
 
 NOW = 100.0
 
@@ -147,6 +152,111 @@ def test_headers_and_refusal():
     event = _aioquic.close_event(client)
     assert event.error_code == QuicErrorCode.CONNECTION_REFUSED
     assert _aioquic.closed_by_peer(client)
+
+
+def met(certificates, pair: KeyPair | None, admit) -> tuple[object, _aioquic.AskingConnection]:
+    """A client, and a server that asks for its certificate."""
+    asked = QuicConfiguration(
+        alpn_protocols=["x"], server_name="localhost", cadata=certificates.ca.read_bytes()
+    )
+    if pair is not None:
+        asked.certificate, asked.private_key = pair.certificate, pair.private_key
+    client = _aioquic.Connection(configuration=asked)
+    own = QuicConfiguration(is_client=False, alpn_protocols=["x"])
+    own.load_cert_chain(certificates.certificate, certificates.private_key)
+    server = _aioquic.AskingConnection(
+        admit=admit,
+        configuration=own,
+        original_destination_connection_id=client.original_destination_connection_id,
+    )
+    join(client, server)
+    return client, server
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_client_is_asked_for_its_certificate(certificates, given):
+    """The private names work, and what ``admit`` gives is what the connection shows."""
+    pair = make_client_certificate(make_authority(), "c") if given else None
+    seen = []
+    result = object()
+
+    def admit(chain):
+        seen.append(tuple(chain))
+        return result
+
+    client, server = met(certificates, pair, admit)
+    assert seen == [(pair.certificate,) if given else ()]
+    assert server.shown is result
+    assert _aioquic.close_event(server) is _aioquic.close_event(client) is None
+
+
+def test_nothing_is_read_before_a_client_is_admitted(certificates):
+    """While ``admit`` runs there are no keys for what the client sends after its handshake."""
+
+    def admit(chain):
+        assert not server_of[0]._cryptos[Epoch.ONE_RTT].recv.is_valid()
+        raise CertificateRefused(116, "why")
+
+    server_of: list[QuicConnection] = []
+    begin = _aioquic.AskingConnection._initialize
+
+    def noted(self, peer_cid):
+        server_of.append(self)
+        begin(self, peer_cid)
+
+    _aioquic.AskingConnection._initialize = noted
+    try:
+        client, server = met(certificates, None, admit)
+    finally:
+        _aioquic.AskingConnection._initialize = begin
+    assert not server._cryptos[Epoch.ONE_RTT].recv.is_valid()
+    for side in (server, client):
+        event = _aioquic.close_event(side)
+        assert (event.error_code, event.reason_phrase) == (0x174, "why")
+
+
+@pytest.mark.parametrize("epoch", [Epoch.INITIAL, Epoch.ONE_RTT])
+def test_a_handshake_message_without_end(certificates, epoch):
+    """Of either side and at any time; aioquic alone would take 16 MiB, and copy it each time."""
+    for hostile in (0, 1) if epoch is Epoch.ONE_RTT else (0,):
+        client, server = fresh_pair(certificates)
+        client.connect(("server", 1), NOW)
+        if epoch is Epoch.ONE_RTT:
+            talk(client, server)
+        sender, victim = (client, server) if hostile == 0 else (server, client)
+        message = b"\x01\xff\xff\xff" + bytes(2 * _aioquic.MAX_HANDSHAKE)
+        sender._crypto_streams[epoch].sender.write(message)
+        sender._loss._cc.congestion_window = 1 << 20  # all of it, whatever is answered
+        for step in range(100):
+            for data, _ in sender.datagrams_to_send(NOW + 1 + step / 100):
+                victim.receive_datagram(data, (("client", "server")[hostile], 1), NOW + 1)
+        event = _aioquic.close_event(victim)
+        assert event.error_code == QuicErrorCode.CRYPTO_BUFFER_EXCEEDED
+        assert "more than 65536 octets" in event.reason_phrase
+        assert len(victim.tls._receive_buffer) <= _aioquic.MAX_HANDSHAKE
+
+
+def fresh_pair(certificates):
+    asked = QuicConfiguration(
+        alpn_protocols=["x"], server_name="localhost", cadata=certificates.ca.read_bytes()
+    )
+    own = QuicConfiguration(is_client=False, alpn_protocols=["x"])
+    own.load_cert_chain(certificates.certificate, certificates.private_key)
+    client = _aioquic.Connection(configuration=asked)
+    server = _aioquic.Connection(
+        configuration=own,
+        original_destination_connection_id=client.original_destination_connection_id,
+    )
+    return client, server
+
+
+def talk(client, server, rounds: int = 8) -> None:
+    now = NOW
+    for _ in range(rounds):
+        now += 0.01
+        for source, target, address in ((client, server, "client"), (server, client, "server")):
+            for data, _ in source.datagrams_to_send(now):
+                target.receive_datagram(data, (address, 1), now)
 
 
 def test_no_other_module_touches_private_names_of_aioquic():

@@ -21,7 +21,7 @@ from kvcs.cli import relay, relaystatus
 from kvcs.cli.children import Child
 from kvcs.cli.relayfile import UpstreamEntry
 from kvcs.gatekeeper import Gatekeeper
-from kvcs.issuers import LOOK_EVERY, Issuers, create_issuer_keys
+from kvcs.issuers import Issuers, create_issuer_keys
 from kvcs.relay_metrics import snapshot
 from kvcs.tokenfile import write_token
 from kvcs.tokens import TOKEN_TYPE
@@ -31,6 +31,7 @@ from tests.kvcs.cli.stage import Stage
 from tests.kvcs.endpoints import Cache, World, check
 from transport.certificates import CertificatePaths, write_test_certificates
 from transport.url import MoqtUrl
+from transport.watch import LOOK_EVERY
 
 pytestmark = pytest.mark.e2e
 
@@ -80,6 +81,15 @@ def test_help_teaches() -> None:
         ((*LISTENS, "--open", "--issuers", "i"), "Give either --issuers PATH with --audience NAME"),
         ((*LISTENS, "--open", "--upstream-ca", "c"), "go with --upstream URL"),
         ((*LISTENS, "--open", "--upstream-token-file", "t"), "go with --upstream URL"),
+        ((*LISTENS, "--open", "--upstream-client-key", "k"), "go with --upstream URL"),
+        (
+            (*LISTENS, "--open", "--upstream", "moqt://a/", "--upstream-client-cert", "c"),
+            "belong together: give both",
+        ),
+        ((*LISTENS, "--clients", "c"), "need --client-ca FILE"),
+        ((*LISTENS, "--open", "--require-certificate"), "need --client-ca FILE"),
+        ((*LISTENS, "--client-ca", "c"), "or --clients FILE with --client-ca FILE"),
+        ((*LISTENS, "--open", "--clients", "c", "--client-ca", "c"), "or --open for everybody"),
         (("--listen", "4443"), "write HOST:PORT"),
         (("--metrics", "x"), "write HOST:PORT"),
         (("--cache", "8GB"), "write octets, such as 1048576, 512MiB or 8GiB"),
@@ -109,6 +119,18 @@ def test_what_cannot_be_used(listening: tuple[object, ...], tmp_path: Path) -> N
         ((*listening, "--issuers", tmp_path / "a.pem"), "no audience: say what tokens"),
         ((*opened, *upstream, "--upstream-token-file", tmp_path / "none"), "kvcs-token issue"),
         ((*opened, *upstream, "--upstream-ca", tmp_path / "none"), "the CA file"),
+        (
+            (
+                *(*opened, *upstream, "--upstream-client-cert", other.certificate),
+                *("--upstream-client-key", tmp_path / "a.key"),
+            ),
+            "is not the key of the certificate",
+        ),
+        ((*opened, "--client-ca", tmp_path / "none"), "with CAs of clients cannot be used"),
+        (
+            (*listening, "--client-ca", other.ca, "--clients", tmp_path / "bad.toml"),
+            "it must hold [[client]] tables",
+        ),
         ((*opened, "--cert", tmp_path / "none"), "give a PEM certificate"),
         ((*opened, "--key", other.private_key), "is not the key of the certificate"),
         ((*opened, "--trace", tmp_path / "no" / "trace"), "cannot be written"),
@@ -130,10 +152,15 @@ key = "{certificates.private_key}"
 [auth]
 issuers = ["acme.pem"]
 audience = ["relay-1"]
+client_ca = ["{certificates.ca}"]
+clients = "clients.toml"
 [[upstream]]
 url = "moqt://127.0.0.1:1/"
 ca = "{certificates.ca}"
 """
+    )
+    (tmp_path / "clients.toml").write_text(
+        '[[client]]\nname = "a"\nsubject = "CN=a"\nread = ["*"]\n'
     )
     monkeypatch.chdir("/")  # paths are relative to the file
     result = call("--config", config, "--check", "--json")

@@ -35,6 +35,9 @@ disk = 1099511627776
 [auth]
 issuers = ["issuers", "/etc/kvcs/acme.pem"]
 audience = ["relay-1", "relays"]
+client_ca = ["clients-ca.pem"]
+clients = "clients.toml"
+require_certificate = true
 
 [[upstream]]
 url = "moqt://origin.example:4443/kv"
@@ -42,6 +45,8 @@ prefixes = ["kvcs-1/hex:00ff", "other"]
 ca = "ca.pem"
 server_name = "origin"
 token_file = "origin.token"
+client_cert = "edge.pem"
+client_key = "edge.key"
 
 [[upstream]]
 url = "moqt://last.example/"
@@ -77,6 +82,9 @@ def test_every_member(tmp_path: Path) -> None:
         spill=1 << 40,
         issuers=(tmp_path / "issuers", Path("/etc/kvcs/acme.pem")),
         audience=("relay-1", "relays"),
+        client_ca=(tmp_path / "clients-ca.pem",),
+        clients=tmp_path / "clients.toml",
+        require_certificate=True,
         upstreams=(
             UpstreamEntry(
                 url=MoqtUrl.parse("moqt://origin.example:4443/kv"),
@@ -84,6 +92,8 @@ def test_every_member(tmp_path: Path) -> None:
                 ca=tmp_path / "ca.pem",
                 server_name="origin",
                 token_file=tmp_path / "origin.token",
+                client_cert=tmp_path / "edge.pem",
+                client_key=tmp_path / "edge.key",
             ),
             UpstreamEntry(url=MoqtUrl.parse("moqt://last.example/")),
         ),
@@ -193,7 +203,15 @@ UNKNOWN = "no such setting; see docs/relay.md"
         ('[limits]\nbacklog = "much"', "limits.backlog", SIZE),
         ('[limits]\nlinger = "5s"', "limits.linger", NUMBER),
         ("[limits]\ncache = 5", "limits.cache", UNKNOWN),
-        ("[auth]\nclients = 'a'\n[limits]\nx = 1", "auth.clients", UNKNOWN),
+        ("[auth]\nclient = 'a'\n[limits]\nx = 1", "auth.client", UNKNOWN),
+        ("[auth]\nclient_ca = 'a'", "auth.client_ca", TEXTS),
+        ("[auth]\nclients = ['a']", "auth.clients", TEXT),
+        ("[auth]\nrequire_certificate = 1", "auth.require_certificate", "write true or false"),
+        (
+            "[[upstream]]\nurl = 'moqt://a/'\nclient_cert = 'a'",
+            "upstream 1: client_cert and client_key belong together",
+            "give both",
+        ),
         ("lisen = 'a:1'", "lisen", UNKNOWN),
     ],
 )

@@ -71,6 +71,12 @@ PUB_LISTENS = ("cache", "--scope-key", "k", "--listen", "h:1", "--cert", "c", "-
         (("cache", "--relay", URL, "--insecure", "--ca", "c"), "--insecure checks no certificate"),
         (("cache", "--relay", URL, "--insecure", "--token-file", "t"), "never with --insecure"),
         ((*PUB_LISTENS, "--token-file", "t"), "--token-file goes with --relay URL"),
+        (("cache", "--relay", URL, "--client-cert", "c"), "counts only with its private key"),
+        (("cache", "--relay", URL, "--client-key", "k"), "counts only with its private key"),
+        (
+            (*PUB_LISTENS, "--client-cert", "c", "--client-key", "k"),
+            "--client-key go with --relay URL",
+        ),
         (("cache", "--relay", URL), "Give --scope-key FILE"),
         (("cache", "--relay", URL, "--scope-id", "00" * 16), "--compat-id, --anchor-key"),
         (("cache", "--relay", URL, *IDS, "--scope-key", "k"), "leave it or the ready-made ones"),
