@@ -367,21 +367,24 @@ async def test_closed_to_strangers_in_a_chain(stage: Stage) -> None:
     consumer = await stage.consumer("out", at_edge, "--token-file", reader)
     await consumer.finish()
     stage.assert_whole("out")
-    for words in ((), ("--token-file", reader)):
+
+    async def refuse(*words: object) -> None:
         refused, _ = await publisher(stage, near, *words)
         assert await refused.wait() == 1
         assert "the relay refuses the publication" in refused.of("error")[0]["message"]
-    told = set()
-    for name, words in (
-        ("nothing", ()),
-        ("writer", ("--token-file", issue(stage, folder / "w", "edge", "--publish"))),
-        ("elsewhere", ("--token-file", own)),
-    ):
+
+    async def turn_away(name: str, *words: object) -> None:
         stranger = await stage.consumer(name, at_edge, *words, "--timeout", 1)
         assert await stranger.wait() == 1
-        told.add(stranger.of("error")[0]["message"])
+        assert "UNAUTHORIZED: not authorized" in stranger.of("error")[0]["message"]
         assert not stage.out(name).exists()
-    assert all("UNAUTHORIZED: not authorized" in message for message in told)
+
+    writer = issue(stage, folder / "w", "edge", "--publish")
+    await asyncio.gather(
+        *(refuse(), refuse("--token-file", reader)),
+        *(turn_away("nothing"), turn_away("writer", "--token-file", writer)),
+        turn_away("elsewhere", "--token-file", own),
+    )
     edge.signal(signal.SIGTERM)
     await edge.finish()
 
