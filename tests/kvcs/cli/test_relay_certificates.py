@@ -72,38 +72,6 @@ async def refused(child: Child) -> str:
     return child.of("error")[0]["message"]
 
 
-@pytest.mark.parametrize("required", [True, False], ids=["required", "optional"])
-async def test_by_certificate_alone(stage: Stage, site: Path, required: bool) -> None:
-    words = (*closed(site), *(("--require-certificate",) if required else ()))
-    _, url = await start(stage, *words)
-    other = keys(stage.folder / "other", WRITER)
-    _, uri = await publisher(stage, url, *shown(site, WRITER))
-    consumer = await stage.consumer("out", uri, *shown(site, READER))
-    await consumer.finish()
-    stage.assert_whole("out")
-    told = set()
-    for number, name in enumerate((WRITER, UNLISTED)):
-        child = await stage.consumer(f"no{number}", uri, *shown(site, name), "--timeout", 1)
-        told.add(await refused(child))
-    for name in (READER, UNLISTED):
-        child, _ = await begin(stage, url, *shown(site, name))
-        assert "the relay refuses the publication" in await refused(child)
-    if not required:
-        told.add(await refused(await stage.consumer("none", uri, "--timeout", 1)))
-        child, _ = await begin(stage, url)
-        assert "the relay refuses the publication" in await refused(child)
-    assert len({message.partition("UNAUTHORIZED")[2] for message in told}) == 1
-    assert all("UNAUTHORIZED: not authorized" in message for message in told)
-    for child, why in (
-        (await stage.consumer("ca", uri, *shown(other, READER.replace("b", "a"))), "unknown_ca"),
-        *([(await stage.consumer("none", uri), "certificate_required")] if required else []),
-    ):
-        message = await refused(child)
-        assert why in message
-        assert "(--client-cert FILE with --client-key FILE)" in message
-    assert not [path for path in stage.folder.glob("no*.safetensors")]
-
-
 async def begin(stage: Stage, url: str, *words: object) -> tuple[Child, str]:
     """A publisher that may be refused before it says what it opens."""
     child = await stage.start(
@@ -111,6 +79,38 @@ async def begin(stage: Stage, url: str, *words: object) -> tuple[Child, str]:
         *("--linger", 60), *words,
     )  # fmt: skip
     return child, url
+
+
+async def test_by_certificate_alone(stage: Stage, site: Path) -> None:
+    """A publisher and a consumer get in; another CA's client and one without hear why not."""
+    _, url = await start(stage, *closed(site), "--require-certificate")
+    other = keys(stage.folder / "other", READER)
+    _, uri = await publisher(stage, url, *shown(site, WRITER))
+    consumer = await stage.consumer("out", uri, *shown(site, READER))
+    strange = await stage.consumer("no1", uri, *shown(other, READER))
+    bare = await stage.consumer("no2", uri)
+    await consumer.finish()
+    stage.assert_whole("out")
+    for child, why in ((strange, "unknown_ca"), (bare, "certificate_required")):
+        message = await refused(child)
+        assert why in message
+        assert "(--client-cert FILE with --client-key FILE)" in message
+    assert not [path for path in stage.folder.glob("no*.safetensors")]
+
+
+async def test_who_may_not_hears_the_same_whoever_it_is(stage: Stage, site: Path) -> None:
+    """Nobody is turned away at the door; who may only publish, or nothing, learns nothing."""
+    _, url = await start(stage, *closed(site))
+    _, uri = await publisher(stage, url, *shown(site, WRITER))
+    consumers = [
+        await stage.consumer(f"no{number}", uri, *words, "--timeout", 1)
+        for number, words in enumerate((shown(site, WRITER), ()))
+    ]
+    intruder, _ = await begin(stage, url, *shown(site, READER))
+    told = {(await refused(child)).partition("UNAUTHORIZED")[2] for child in consumers}
+    assert told == {": not authorized"}
+    assert "the relay refuses the publication" in await refused(intruder)
+    assert not [path for path in stage.folder.glob("no*.safetensors")]
 
 
 async def test_a_chain_by_certificates_and_openness_upstream(stage: Stage, site: Path) -> None:
