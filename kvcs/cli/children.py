@@ -51,6 +51,11 @@ class Child:
         child._reader = asyncio.create_task(child._read(on_event), name=name)
         return child
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def of(self, event: str) -> list[Event]:
         """The events of one name, in order."""
         return [one for one in self.events if one["event"] == event]
