@@ -141,9 +141,9 @@ class RelayTrack(StockedTrack):
         else:
             here = False
         if here or self._up_to_date:
-            request.accept(self)
+            self.answer(request)
         else:
-            self._ask(Question(request, lambda: request.ask(lambda one: one.accept(self))))
+            self._ask(Question(request, lambda: request.ask(self.answer)))
 
     def status(self, request: IncomingTrackStatus) -> None:
         """TRACK_STATUS, from an upstream subscription."""
@@ -225,7 +225,7 @@ class RelayTrack(StockedTrack):
         if code not in _FINAL_ENDS:
             self._lost()
         elif not self._legs:
-            # One that was paused has not told how far the track came: whoever follows wants to know.
+            # One that was paused has not told how far the track came; who follows has to know.
             ended = code == DoneCode.TRACK_ENDED
             self._settled = ended and leg.live
             self._last_end = DoneCode(code)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import platform
 import tempfile
@@ -61,6 +62,8 @@ class Soak:
         self._clients = Series()
         self._began = time.monotonic()
         self._relays: list[Relay] = []
+        # That a publisher has come back is what is wanted here.
+        logging.getLogger("kvcs.uplink").setLevel(logging.ERROR)
         self._visits: Visits
         self._strangers: Strangers
 
@@ -116,7 +119,7 @@ class Soak:
             try:
                 async with asyncio.timeout(LIMIT):
                     await visit()
-            except Exception as error:
+            except Exception as error:  # whatever it is, it is a fault that is told
                 self._failed(error)
             rest = began + every - time.monotonic()
             await asyncio.sleep(max(0.0, min(rest, self._left)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import IO, Any
 from urllib.request import urlopen
 
 from kvcs.cli.children import Child, Event
@@ -113,9 +113,11 @@ def _unheard(child: Child, event: Event) -> None:
     """Events are read from the child."""
 
 
-async def start(stack: AsyncExitStack, name: str, module: str, *words: object) -> Child:
+async def start(
+    stack: AsyncExitStack, name: str, module: str, *words: object, log: IO[bytes] | None = None
+) -> Child:
     """A command as a process, ended with ``stack``."""
-    child = await Child.start(name, module, *words, on_event=_unheard)
+    child = await Child.start(name, module, *words, on_event=_unheard, stderr=log)
     stack.push_async_callback(child.stop)
     return child
 
@@ -136,6 +138,7 @@ class Relay:
         self._resting = 0
         self._spill = keys.folder / f"{name}-spill"
         self._child: Child
+        self._log: IO[bytes]
         self._status = ""
         self.url: MoqtUrl
 
@@ -156,7 +159,8 @@ class Relay:
             self._upstream._resting += 1
             words += ("--upstream", self._upstream.url, "--upstream-ca", certificates.ca)
             words += ("--upstream-token-file", folder / "reader.token")
-        self._child = await start(stack, self.name, "kvcs.cli.relay", *words)
+        self._log = stack.enter_context((folder / f"{self.name}.log").open("wb+"))
+        self._child = await start(stack, self.name, "kvcs.cli.relay", *words, log=self._log)
         port = (await self._child.until("listening"))["port"]
         self.url = MoqtUrl.parse(f"moqt://127.0.0.1:{port}/")
         port = (await self._child.until("metrics"))["port"]
@@ -203,6 +207,9 @@ class Relay:
             self.faults.append(f"{self.name}: exit code {code}")
         if (files := self._on_disk()[0]) > 0:
             self.faults.append(f"{self.name}: {files} files left on disk")
+        self._log.seek(0)
+        if log := self._log.read().decode(errors="replace").strip():
+            self.faults.append(f"{self.name} has logged: {log[:200]} ... {log[-800:]}")
 
     def judge(self) -> dict[str, Any]:
         """The slopes of its memory, for the result; what grew is a fault."""

@@ -28,8 +28,6 @@ RETENTION = 15.0
 PATIENCE, IMPATIENCE = 20.0, 3.0
 #: Seconds for a relay to end the subscription of one that stands still; it lives for 30.
 STANDING = 20.0
-#: Seconds after which those who came early follow: from then on they must not miss anything.
-SETTLED = 1.0
 
 
 class Fault(Exception):
@@ -62,12 +60,15 @@ class Visits:
         async with self._publisher() as publisher, asyncio.TaskGroup() as crowd:
             publication = await self._open(publisher, cache)
             name = publication.name
-            self._join(crowd, self._random.randrange(3), name, cache, "early")
+            early = [asyncio.Event() for _ in range(self._random.randrange(3))]
+            for follows in early:
+                kind = "early, publisher cut off" if loses else "early"
+                self._join(crowd, 1, name, cache, kind, follows=follows)
             for layer in range(cache.layers):
                 await asyncio.sleep(0.4 * self._random.random())
                 await publication.put_layer(layer, cache.k[layer], cache.v[layer])
                 if loses and layer == cache.layers // 2:
-                    await asyncio.sleep(SETTLED)
+                    await asyncio.gather(*(follows.wait() for follows in early))
                     self.tally["publisher cut off, and back"] += 1
                     for uplink in publisher._uplinks:
                         for connection in tuple(uplink.connections):
@@ -193,18 +194,25 @@ class Visits:
         *,
         must: bool = True,
         at: Relay | None = None,
+        follows: asyncio.Event | None = None,
     ) -> None:
-        """One consumer, at any of the relays, verified to the last octet."""
+        """One consumer, at any of the relays, verified to the last octet.
+
+        ``follows`` is set once it has the first layer, or has ended.
+        """
         relay = at or self._random.choice(self._relays)
         told = f"{kind} at {relay.name}"
         consumer = Consumer(scope_key=SCOPE_KEY, credentials=self._keys.reader())
         try:
             await consumer.connect(relay.url, tls=self._keys.tls, wait=10)
-            if kind == "early":  # it may not be announced yet
+            if follows is not None:  # it may not be announced yet
                 found = await consumer.discover(cache.descriptor, cache.tokens, wait=10)
                 if name not in [one.name for one in found]:
                     raise Fault(f"{told}: {name.fragment} was not found")
             retrieval = await self._retrieve(consumer, name, cache, kind, must=must)
+            if follows is not None:
+                await retrieval.layer(0)
+                follows.set()
             if must and kind != "completed" and self._random.random() < 0.2:
                 told += ", left"
                 await self._leave_midway(consumer, retrieval, cache)
@@ -222,6 +230,8 @@ class Visits:
             told += ", incomplete"
             await _check_layers(told, retrieval, cache)
         finally:
+            if follows is not None:
+                follows.set()
             self.tally[told] += 1
             await consumer.close()
 
