@@ -49,7 +49,7 @@ fuzz: $(DEV_STAMP) ## fuzzing guided by coverage; make fuzz SECONDS=3600
 	@$(PIP) install 'atheris>=3,<4'
 	$(PY) -m tests.fuzz.run --seconds $(or $(SECONDS),300) $(ARGS)
 
-soak: $(DEV_STAMP) ## thousands of sessions and streams over real sockets: does memory stay flat?
+soak: $(DEV_STAMP) ## sessions, streams and relays over real sockets: does memory stay flat, is nothing lost?
 	$(PY) -m tests.soak.run $(ARGS)
 
 interop: $(DEV_STAMP) ## other implementations, named by KVCS_PEER_AIOMOQT and KVCS_PEER_CAPRID

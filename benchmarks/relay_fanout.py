@@ -7,7 +7,8 @@ Three processes over loopback: ``kvcs.Publisher`` dials the relay, the relay, an
 all consumers, which check the SHA-256 of every object. Cases: live (all subscribed before the first
 object) and completed (all fetch afterwards). CPU and peak memory of the relay are read from /proc,
 so that both relays are measured alike; origin egress is what the publisher sent, divided by what it
-published. Medians.
+published. Medians of the rounds in which all consumers were served; a round in which they were not
+is told as that, and the others go on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import asyncio
 import json
 import os
 import platform
+import select
 import shlex
 import signal
 import socket
@@ -31,12 +33,21 @@ from typing import Any, Final
 
 import kvcs
 from benchmarks.kv_transfer import BLOCK_TOKENS, LAYERS, MIB, OBJECT, blocks, descriptor, say
+from moqt.publisher import ServingLimits
 from moqt.relay.service import RelayService, ServiceConfig
 from transport.certificates import write_test_certificates
 from transport.config import ClientTls, ServerTls
+from transport.errors import TransportError
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 CASES: Final = ("live", "completed")
+#: Seconds without an object after which a consumer gives up.
+PATIENCE: Final = 120
+#: Seconds for what is not measured: processes that start, say something, or end.
+GRACE: Final = 60.0
+FIGURES: Final = tuple(
+    ["mib_s", "relay_cpu_s_gib", "relay_peak_mib", "origin_egress", "duplicates", "missing"]
+)
 
 
 # -- roles ----------------------------------------------------------------------------------------
@@ -55,7 +66,9 @@ async def publisher(folder: Path, mib: int, case: str, port: int) -> None:
     """Publish at once (completed) or when all consumers have subscribed (live)."""
     tensor = memoryview(os.urandom(blocks(mib) * OBJECT))
     tokens = range(blocks(mib) * BLOCK_TOKENS)
-    async with kvcs.Publisher(scope_key=kvcs.ScopeKey(bytes(32))) as source:
+    # A relay that asks once for each of its consumers is slow, but not to be refused for it.
+    limits = ServingLimits(fetches=4096)
+    async with kvcs.Publisher(scope_key=kvcs.ScopeKey(bytes(32)), limits=limits) as source:
         await source.dial(f"moqt://localhost:{port}/", tls=ClientTls(ca_file=folder / "ca.pem"))
         publication = source.open(descriptor(), tokens=tokens)
 
@@ -74,49 +87,87 @@ async def publisher(folder: Path, mib: int, case: str, port: int) -> None:
         say(egress=source.monitor.counters.sent.octets / (mib * MIB))
 
 
-async def consumers(folder: Path, mib: int, case: str, port: int, name: str, count: int) -> None:
-    """Retrieve and verify everything, ``count`` times at once."""
+async def consumers(
+    folder: Path, mib: int, case: str, port: int, name: str, count: int, limit: float
+) -> None:
+    """Retrieve and verify everything, ``count`` times at once, within ``limit`` seconds."""
     tls = ClientTls(ca_file=folder / "ca.pem")
     publication = kvcs.PublicationName.from_fragment(name)
     stores = [kvcs.Consumer() for _ in range(count)]
-    for store in stores:
-        await store.connect(f"moqt://localhost:{port}/", tls=tls)
     start = time.perf_counter()
-    running = [await one.retrieve(publication, mode=case, timeout=120) for one in stores]  # type: ignore[arg-type]
-    if case == "live":
-        say(subscribed=True)
-        start = time.perf_counter()
-    reports = await asyncio.gather(*(one.wait() for one in running))
-    seconds = time.perf_counter() - start
-    twice = sum(report.duplicates for report in reports)
-    say(seconds=seconds, duplicates=twice, missing=sum(report.missing for report in reports))
-    for store in stores:
-        await store.close()
+    reports: list[kvcs.Report] = []
+    faults: list[str] = []
+
+    async def take(one: kvcs.Retrieval) -> None:
+        try:
+            reports.append(await one.wait())
+        except kvcs.KvcsError as error:
+            faults.append(str(error))
+
+    try:
+        async with asyncio.timeout(limit):
+            for store in stores:
+                await store.connect(f"moqt://localhost:{port}/", tls=tls)
+            start = time.perf_counter()
+            running = [
+                await store.retrieve(publication, mode=case, timeout=PATIENCE)  # type: ignore[arg-type]
+                for store in stores
+            ]
+            if case == "live":
+                say(subscribed=True)
+                start = time.perf_counter()
+            await asyncio.gather(*map(take, running))
+    except TimeoutError:
+        faults.append(f"{limit:g} s have passed")
+    except (kvcs.KvcsError, TransportError) as error:
+        faults.append(str(error))
+    say(
+        seconds=time.perf_counter() - start,
+        complete=len(reports),
+        faults=sorted(set(faults)),
+        duplicates=sum(report.duplicates for report in reports),
+        missing=sum(report.missing for report in reports),
+    )
+    await asyncio.gather(*(store.close() for store in stores))
 
 
 # -- the driver -----------------------------------------------------------------------------------
 
 
-def spawn(*words: object) -> subprocess.Popen[str]:
+class Failed(Exception):
+    """A relay did not do what is measured here."""
+
+
+def spawn(*words: object) -> subprocess.Popen[bytes]:
     """This file in another role."""
     command = [sys.executable, "-m", "benchmarks.relay_fanout", *map(str, words)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0)  # noqa: S603
 
 
-def read(child: subprocess.Popen[str]) -> dict[str, Any]:
-    """The child's next line."""
-    line = child.stdout.readline() if child.stdout else ""
+def read(child: subprocess.Popen[bytes], limit: float = GRACE) -> dict[str, Any]:
+    """The child's next line; raises Failed."""
+    out = child.stdout
+    if out is None or not select.select([out], [], [], limit)[0]:
+        raise Failed(f"the {role_of(child)} said nothing for {limit:g} s")
+    line = out.readline()
     if not line:
-        raise SystemExit(f"a process of the benchmark ended early: {child.args}")
+        raise Failed(f"the {role_of(child)} ended early")
     found: dict[str, Any] = json.loads(line)
     return found
 
 
-def tell(child: subprocess.Popen[str]) -> None:
+def role_of(child: subprocess.Popen[bytes]) -> str:
+    """Which of the processes it is."""
+    words = list(map(str, child.args)) if isinstance(child.args, list) else []
+    return words[words.index("--role") + 1] if "--role" in words else "other relay"
+
+
+def tell(child: subprocess.Popen[bytes]) -> None:
     """Let the child go on."""
     with suppress(BrokenPipeError):
         if child.stdin:
-            child.stdin.write("go\n")
+            child.stdin.write(b"go\n")
             child.stdin.flush()
 
 
@@ -134,7 +185,7 @@ def peak(pid: int) -> float:
     return 0.0
 
 
-def start_relay(which: str, folder: Path) -> tuple[subprocess.Popen[str], int]:
+def start_relay(which: str, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Ours, or the command line of another one; and its port."""
     if which == "ours":
         child = spawn("--role", "relay", "--folder", folder)
@@ -144,33 +195,58 @@ def start_relay(which: str, folder: Path) -> tuple[subprocess.Popen[str], int]:
         port = probe.getsockname()[1]
     words = which.format(port=port, cert=folder / "server.pem", key=folder / "server.key")
     child = subprocess.Popen(  # noqa: S603
-        shlex.split(words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+        shlex.split(words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     time.sleep(2.0)  # it says nothing that could be waited for
     return child, port
 
 
-def run(which: str, case: str, count: int, folder: Path, mib: int) -> dict[str, float]:
-    """One fan-out."""
-    middle, port = start_relay(which, folder)
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """End it, whatever it is doing."""
+    child.send_signal(signal.SIGTERM)
     try:
+        child.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def run(which: str, case: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One fan-out; ``failed`` says why there are no figures."""
+    folder, mib, limit = options.folder, options.mib, options.limit
+    children: list[subprocess.Popen[bytes]] = []
+    got: dict[str, Any] = {}
+    try:
+        middle, port = start_relay(which, folder)
+        children.append(middle)
         shared = ("--case", case, "--mib", mib, "--folder", folder, "--port", port)
         source = spawn("--role", "publisher", *shared)
+        children.append(source)
         name = read(source)["name"]
         before = cpu(middle.pid)
-        sink = spawn("--role", "consumers", *shared, "--name", name, "--count", count)
+        words = ("--name", name, "--count", count, "--limit", limit)
+        sink = spawn("--role", "consumers", *shared, *words)
+        children.append(sink)
         if case == "live":
-            read(sink)
-        tell(source)
-        got = read(sink)
+            got = read(sink, limit + GRACE)
+        if "complete" not in got:  # all have subscribed, or there is nothing to wait for
+            tell(source)
+            got = read(sink, limit + GRACE)
+        if got["complete"] < count:
+            raise Failed(
+                f"did not deliver: {got['complete']} of {count} complete after"
+                f" {got['seconds']:.0f} s: {got['faults'][0][:200]}"
+            )
         used, most = cpu(middle.pid) - before, peak(middle.pid)
         tell(source)
         sent = read(source)
         for child in (sink, source):
-            child.wait(timeout=60)
+            child.wait(timeout=GRACE)
+    except (Failed, subprocess.TimeoutExpired, OSError) as error:
+        return {"failed": str(error), **got}
     finally:
-        middle.send_signal(signal.SIGTERM)
-        middle.wait(timeout=30)
+        for child in reversed(children):
+            stop(child)
     delivered = mib * count
     return {
         "mib_s": delivered / got["seconds"],
@@ -190,7 +266,8 @@ def role(options: argparse.Namespace) -> None:
     elif options.role == "publisher":
         asyncio.run(publisher(folder, mib, case, options.port))
     else:
-        asyncio.run(consumers(folder, mib, case, options.port, options.name, options.count))
+        names = options.port, options.name, options.count, options.limit
+        asyncio.run(consumers(folder, mib, case, *names))
 
 
 def main() -> None:
@@ -201,6 +278,7 @@ def main() -> None:
     parser.add_argument("--consumers", default="1,4,16")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--other", help="command line of another relay, run in turn with ours")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds a fan-out may take")
     parser.add_argument("--json", type=Path)
     for name in ("--role", "--case", "--name"):
         parser.add_argument(name, help=argparse.SUPPRESS)
@@ -212,30 +290,40 @@ def main() -> None:
         role(options)
         return
     relays = {"ours": "ours"} | ({"other": options.other} if options.other else {})
-    found: dict[str, list[dict[str, float]]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        write_test_certificates(folder)
+        options.folder = Path(place)
+        write_test_certificates(options.folder)
         for number in range(options.rounds):
             for case in options.cases.split(","):
                 for count in map(int, options.consumers.split(",")):
                     for label, which in relays.items():
                         rows = found.setdefault(f"{label} {case} x{count}", [])
-                        rows.append(run(which, case, count, folder, options.mib))
+                        rows.append(run(which, case, count, options))
+                        if "failed" in rows[-1]:
+                            sys.stderr.write(f"{label} {case} x{count}: {rows[-1]['failed']}\n")
             sys.stderr.write(f"round {number + 1} of {options.rounds} done\n")
     report(found, options)
 
 
-def report(found: dict[str, list[dict[str, float]]], options: argparse.Namespace) -> None:
-    """Medians of every case."""
-    middle = {
-        case: {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
-        for case, rounds in found.items()
-    }
-    keys = list(next(iter(middle.values())))
-    sys.stdout.write("case".ljust(24) + "".join(key.rjust(17) for key in keys) + "\n")
+def report(found: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> None:
+    """Medians of every case, and what failed."""
+    middle: dict[str, dict[str, Any]] = {}
+    for case, rounds in found.items():
+        good = [one for one in rounds if "failed" not in one]
+        row: dict[str, Any] = {
+            key: statistics.median(one[key] for one in good) for key in (good[0] if good else ())
+        }
+        failed = [one["failed"] for one in rounds if "failed" in one]
+        middle[case] = row | ({"failed": failed, "of_rounds": len(rounds)} if failed else {})
+    sys.stdout.write("case".ljust(24) + "".join(key.rjust(17) for key in FIGURES) + "\n")
     for case, row in middle.items():
-        sys.stdout.write(case.ljust(24) + "".join(f"{row[key]:17.2f}" for key in keys) + "\n")
+        if "mib_s" in row:
+            told = "".join(f"{row[key]:17.2f}" for key in FIGURES)
+            sys.stdout.write(case.ljust(24) + told + "\n")
+        for why in dict.fromkeys(row.get("failed", ())):
+            times = f"{row['failed'].count(why)} of {row['of_rounds']} rounds"
+            sys.stdout.write(f"{case.ljust(24)}  {times}: {why}\n")
     if options.json:
         machine = {"python": platform.python_version(), "cores": os.cpu_count()}
         result = {"machine": machine, "mib": options.mib, "rounds": found, "medians": middle}

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from signal import SIGKILL, SIGTERM
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from kvcs.errors import KvcsError
 
@@ -38,18 +38,32 @@ class Child:
 
     @classmethod
     async def start(
-        cls, name: str, module: str, *words: object, on_event: Callable[[Child, Event], None]
+        cls,
+        name: str,
+        module: str,
+        *words: object,
+        on_event: Callable[[Child, Event], None],
+        stderr: IO[bytes] | None = None,
     ) -> Self:
-        """Run ``python -m module words... --json``; ``on_event`` hears each event."""
+        """Run ``python -m module words... --json``; ``on_event`` hears each event.
+
+        Its log goes to ``stderr``, or where ours goes.
+        """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, *map(str, words), "--json"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
             limit=MAX_LINE,
         )
         child = cls(name, process)
         child._reader = asyncio.create_task(child._read(on_event), name=name)
         return child
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def of(self, event: str) -> list[Event]:
         """The events of one name, in order."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from moqt.errors import RequestRefused
 from moqt.relay.reading import Reader
 from moqt.relay.spans import place
 
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
 
     from moqt.model import FullTrackName, GroupOrder, Location, LocationRange, Piece
     from moqt.relay.stock import Stock
+    from moqt.session.fetches import IncomingFetch
+
+#: Milliseconds after which to ask again for what a track that goes on has not come to here: one
+#: track of a publication may overtake another on its way through a relay.
+LAG: Final = 250
 
 
 class StockedTrack:
@@ -47,6 +53,16 @@ class StockedTrack:
         if end is None:
             return None
         return self.stock.archive.last(place(within.start), place(end)) or end
+
+    def answer(self, request: IncomingFetch) -> None:
+        """FETCH_OK; a range beyond what is here may be asked for again while upstream stands."""
+        try:
+            request.accept(self)
+        except RequestRefused as refusal:
+            stands = any(leg.established for leg in self.stock.legs)
+            raise RequestRefused(
+                refusal.code, refusal.reason, LAG if stands and not self.ended else None
+            ) from None
 
     def objects(
         self,

@@ -141,9 +141,9 @@ class RelayTrack(StockedTrack):
         else:
             here = False
         if here or self._up_to_date:
-            request.accept(self)
+            self.answer(request)
         else:
-            self._ask(Question(request, lambda: request.ask(lambda one: one.accept(self))))
+            self._ask(Question(request, lambda: request.ask(self.answer)))
 
     def status(self, request: IncomingTrackStatus) -> None:
         """TRACK_STATUS, from an upstream subscription."""
@@ -225,10 +225,14 @@ class RelayTrack(StockedTrack):
         if code not in _FINAL_ENDS:
             self._lost()
         elif not self._legs:
-            # One that was paused has not told how far the track came.
-            self._settled = code == DoneCode.TRACK_ENDED and leg.forward
+            # One that was paused has not told how far the track came; who follows has to know.
+            ended = code == DoneCode.TRACK_ENDED
+            self._settled = ended and leg.live
             self._last_end = DoneCode(code)
-            self._end(self._last_end, reason)
+            if ended and not leg.live and self._wants_objects():
+                self._connect(forward=True)
+            if not self._legs:
+                self._end(self._last_end, reason)
         self.stock.stirred()
 
     def leg_failed(self, leg: Leg, error: MoqtError) -> None:
@@ -446,7 +450,12 @@ class RelayTrack(StockedTrack):
     def _end(self, code: DoneCode, reason: str) -> None:
         if self._recovery is not None:
             self._recovery.ending = True
+            self._recovery.upstream(self.largest)
             return  # it ends when all that was missed has been passed on
+        if not self._legs and code == DoneCode.TRACK_ENDED:
+            self._attach_pending()
+        elif not self._legs:
+            self._refuse_pending(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
         ended = code == DoneCode.TRACK_ENDED and self.largest is not None
         for fan in tuple(self.stock.fans.values()):
             fan.advance()

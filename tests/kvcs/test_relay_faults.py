@@ -82,7 +82,7 @@ class Relay:
 
     def memory(self) -> int:
         """The most octets that its process has ever had resident."""
-        status = Path(f"/proc/{self.child._process.pid}/status").read_text()
+        status = Path(f"/proc/{self.child.pid}/status").read_text()
         (peak,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
         return int(peak.split()[1]) << 10
 

@@ -1,7 +1,8 @@
 """Thousands of sessions and streams over real sockets: memory flat, bad sessions harmless.
 
 ``make soak`` runs client and server in one process, so that its memory is that of both, and says
-the slope of each figure over the later two thirds of a phase. Exit code 1: something grew.
+the slope of each figure over the later two thirds of a phase; then, for ``--minutes``, two relays
+in a chain as processes of their own (tests.soak.relay). Exit code 1: something grew, or was lost.
 """
 
 from __future__ import annotations
@@ -9,28 +10,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import resource
-import sys
 import tempfile
 import time
+from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from kvcs.cli.output import Output
 from moqt.codec.params import NO_PARAMETERS
 from moqt.driver import Connection
-from moqt.endpoint import Server, connect, quic_options, serve
+from moqt.endpoint import Server, connect, serve
 from moqt.model import FullTrackName
 from moqt.publisher import Catalog, Track
-from moqt.session.ports import TrackInfo
-from transport.api import SendOrder, Tier, TransportSession
+from tests.soak import relay
+from tests.soak.peers import Counter, hostile
+from tests.soak.series import Series, resident
 from transport.certificates import CertificatePaths, write_test_certificates
 from transport.config import ClientTls, ServerTls
-from transport.endpoint import connect as transport_connect
-from transport.errors import TransportError
 from transport.url import MoqtUrl
 
 #: Octets by which memory may grow for each connection, and for each stream: less than what one
@@ -38,113 +37,39 @@ from transport.url import MoqtUrl
 FLAT = {"connections": 128.0, "streams": 16.0}
 #: Python objects, the same; a leak of anything is at least one.
 FLAT_OBJECTS = 0.02
-#: What pools and caches may take while a short run warms up.
-SLACK, SLACK_OBJECTS = 512 << 10, 100
+#: What pools and caches may take while a short run warms up; objects of a session that is still
+#: being closed while one sample is taken, and no longer at the next.
+SLACK, SLACK_OBJECTS = 512 << 10, 300
 SAMPLES = 60
 SUBGROUPS = 250
 
 
-@dataclass
-class Series:
-    """Memory over the units of one phase."""
+class Memory(Series):
+    """Resident octets and Python objects of this process over the units of one phase."""
 
-    what: str
-    units: list[int] = field(default_factory=list)
-    octets: list[int] = field(default_factory=list)
-    objects: list[int] = field(default_factory=list)
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
 
-    def sample(self, unit: int) -> None:
-        """Resident octets and Python objects, now."""
+    def sample_now(self, unit: int) -> None:
+        """After so many of them."""
         gc.collect()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        self.units.append(unit)
-        self.octets.append(pages * resource.getpagesize())
-        self.objects.append(len(gc.get_objects()))
+        self.sample(unit, octets=resident(), objects=len(gc.get_objects()))
 
-    def slope(self, values: list[int]) -> float:
-        """Growth per unit, least squares over the later two thirds."""
-        first = len(values) // 3
-        xs, ys = self.units[first:], values[first:]
-        mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-        spread = sum((x - mean_x) ** 2 for x in xs)
-        return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-
-    def report(self, seconds: float) -> bool:
+    def report(self, seconds: float, output: Output) -> bool:
         """Say how it went; True when it stayed flat."""
-        octets, objects = self.slope(self.octets), self.slope(self.objects)
-        span = self.units[-1] - self.units[len(self.units) // 3]
+        octets, objects, span = self.slope("octets"), self.slope("objects"), self.span()
         flat = octets < max(FLAT[self.what], SLACK / span)
         flat &= objects < max(FLAT_OBJECTS, SLACK_OBJECTS / span)
-        tell(
+        first, last = (self.values["octets"][one] / 2**20 for one in (0, -1))
+        output.say(
+            self.what,
             f"{self.what}: {self.units[-1]} in {seconds:.0f} s;"
-            f" resident {self.octets[0] / 2**20:.1f} -> {self.octets[-1] / 2**20:.1f} MiB,"
+            f" resident {first:.1f} -> {last:.1f} MiB,"
             f" slope {octets:+.2f} octets and {objects:+.4f} objects each:"
-            f" {'flat' if flat else 'GROWS'}"
+            f" {'flat' if flat else 'GROWS'}",
         )
         return flat
-
-
-def tell(line: str) -> None:
-    """A line on standard output, at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-class Counter:
-    """A TrackReceiver that counts whole objects and forgets them."""
-
-    def __init__(self, over: asyncio.Event) -> None:
-        self.objects = 0
-        self.resets = 0
-        self.ending: Any = None
-        self.ready = asyncio.Event()
-        self._over = over
-
-    def accepted(self, info: TrackInfo) -> None:
-        """Objects may be published now."""
-        self.ready.set()
-
-    def open_subgroup(self, head: Any) -> Counter:
-        """All streams end here."""
-        return self
-
-    def open_fetch(self, request_id: int) -> Counter:
-        """The same."""
-        return self
-
-    def datagram(self, head: Any, payload: Any) -> None:
-        """None are sent."""
-
-    def begin(self, head: Any) -> None:
-        """An object."""
-
-    def write(self, view: Any) -> None:
-        """Its octets."""
-
-    def end(self) -> None:
-        """It is whole."""
-        self.objects += 1
-
-    def gap(self, gap: Any) -> None:
-        """None are sent."""
-
-    def finish(self) -> None:
-        """A stream is through."""
-
-    def abort(self, code: int) -> None:
-        """A stream was reset."""
-        self.resets += 1
-
-    def done(self, code: int, reason: str, complete: bool) -> None:
-        """PUBLISH_DONE and all streams are in."""
-        self.ending = "complete" if complete else "incomplete"
-        self._over.set()
-
-    def failed(self, error: Exception) -> None:
-        """It ended otherwise."""
-        self.ending = error
-        self.ready.set()
-        self._over.set()
 
 
 class Stage:
@@ -191,9 +116,9 @@ async def staged() -> AsyncIterator[Stage]:
             yield Stage(certificates, server, catalog)
 
 
-async def connections(stage: Stage, count: int) -> Series:
+async def connections(stage: Stage, count: int) -> Memory:
     """Connect, ask something, close."""
-    series = Series("connections")
+    series = Memory("connections")
     name = FullTrackName((b"soak",), b"kept")
     track = stage.catalog.add(Track(name))
     writer = track.subgroup(0)
@@ -206,101 +131,34 @@ async def connections(stage: Stage, count: int) -> Series:
         await over.wait()
         await connection.close()
         if number % every == 0:
-            series.sample(number)
-    series.sample(count)
+            series.sample_now(number)
+    series.sample_now(count)
     stage.catalog.remove(track)
     return series
 
 
-async def streams(stage: Stage, count: int) -> Series:
+async def streams(stage: Stage, count: int) -> Memory:
     """Subgroup streams on one session, a request stream for every SUBGROUPS of them."""
-    series = Series("streams")
+    series = Memory("streams")
     done = 0
     every = max(1, count // SUBGROUPS // SAMPLES)
     async with await stage.connect() as connection:
         for number in range(-(-count // SUBGROUPS)):
             done += await stage.round(connection, number)
             if number % every == 0:
-                series.sample(done)
-        series.sample(done)
+                series.sample_now(done)
+        series.sample_now(done)
     return series
 
 
-class Hostile:
-    """A peer that says what it must not; the fuzzer's inputs are its lines."""
-
-    def __init__(self, transport: TransportSession, random: Random) -> None:
-        self._transport = transport
-        self._random = random
-        self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def connected(self) -> None:
-        """Say it all."""
-        open_ = self._transport.open
-        random, order = self._random, SendOrder(Tier.REQUEST)
-        if random.random() < 0.7:  # a SETUP that is right: path and authority
-            control = open_(SendOrder(Tier.CONTROL), unidirectional=True)
-            self._transport.write(control, bytes.fromhex("af00000a010178040978"))
-        for _ in range(random.randrange(1, 40)):
-            stream = open_(order, unidirectional=random.random() < 0.6)
-            heads = (b"\x54\x01\x01\x00", b"\x05\x01", b"\x03\x00\x08\x00\x01\x01a", b"", b"\xff")
-            self._transport.write(stream, random.choice(heads) + random.randbytes(300))
-            if random.random() < 0.4:
-                self._transport.finish(stream)
-            elif random.random() < 0.3:
-                self._transport.reset(stream, random.randrange(1 << 20))
-        self._transport.send_datagram(random.randbytes(40))
-
-    def stream_opened(self, stream: int, unidirectional: bool) -> None:
-        """Not read."""
-
-    def stream_data(self, stream: int, data: Any, fin: bool) -> None:
-        """Not read."""
-
-    def stream_reset(self, stream: int, code: int) -> None:
-        """Not heard."""
-
-    def stop_sending(self, stream: int, code: int) -> None:
-        """Not heard."""
-
-    def stream_sent(self, stream: int) -> None:
-        """Not heard."""
-
-    def datagram(self, data: bytes) -> None:
-        """Not read."""
-
-    def closed(self, code: int, reason: str, remote: bool) -> None:
-        """How the server put up with it."""
-        if not self.over.done():
-            self.over.set_result(code if remote else -1)
-
-
-async def hostile(stage: Stage, random: Random, ended: dict[int, int]) -> None:
-    """One bad session; it leaves by itself when the server has nothing against it."""
-    made: list[tuple[Hostile, TransportSession]] = []
-
-    def sink(transport: TransportSession) -> Hostile:
-        made.append((Hostile(transport, random), transport))
-        return made[-1][0]
-
-    try:
-        await transport_connect(stage.url, sink, tls=stage.tls, options=quic_options(None))
-        peer, transport = made[0]
-        try:
-            code = await asyncio.wait_for(asyncio.shield(peer.over), 0.5)
-        except TimeoutError:
-            code = -2
-            transport.close(0)
-            await peer.over
-    except TransportError:
-        code = -3
-    ended[code] = ended.get(code, 0) + 1
-
-
-async def disturbed(stage: Stage, count: int) -> bool:
+async def disturbed(stage: Stage, count: int, output: Output) -> bool:
     """A good session among bad ones: all its objects come."""
     random = Random(1)
-    ended: dict[int, int] = {}
+    ended: Tally[int] = Tally()
+
+    async def bad_session() -> None:
+        ended[await hostile(stage.url, stage.tls, random)] += 1
+
     async with await stage.connect() as good:
         alone = time.monotonic()
         for number in range(20):
@@ -311,7 +169,7 @@ async def disturbed(stage: Stage, count: int) -> bool:
         for _ in range(count):
             while len(bad) >= 4:
                 _, bad = await asyncio.wait(bad, return_when=asyncio.FIRST_COMPLETED)
-            bad.add(asyncio.create_task(hostile(stage, random, ended)))
+            bad.add(asyncio.create_task(bad_session()))
             at = time.monotonic()
             await stage.round(good, 2 * 10**6 + rounds)
             rounds += 1
@@ -320,41 +178,50 @@ async def disturbed(stage: Stage, count: int) -> bool:
         whole = good.is_open
     seconds = time.monotonic() - began
     codes = ", ".join(f"{code:#x}: {times}" for code, times in sorted(ended.items()))
-    tell(
+    output.say(
+        "bad",
         f"bad sessions: {count} in {seconds:.0f} s, ended {codes} (-0x2: nothing against them);"
         f" beside them {rounds * SUBGROUPS} streams of a good session, all whole;"
         f" {alone * 1000:.0f} ms a round alone, {seconds / rounds * 1000:.0f} ms beside,"
-        f" slowest {slowest * 1000:.0f} ms; good session {'open' if whole else 'CLOSED'}"
+        f" slowest {slowest * 1000:.0f} ms; good session {'open' if whole else 'CLOSED'}",
     )
     return whole
 
 
-async def soak(options: argparse.Namespace) -> bool:
-    """All phases; True when all is well."""
+async def soak(options: argparse.Namespace, output: Output) -> dict[str, Any]:
+    """All phases; ``good`` when all is well."""
     good = True
     async with staged() as stage:
         phases: tuple[tuple[Callable[..., Any], int], ...] = (
             (connections, options.connections),
             (streams, options.streams),
         )
+        found: dict[str, Any] = {}
         for phase, count in phases:
             began = time.monotonic()
             series = await phase(stage, count)
-            good &= series.report(time.monotonic() - began)
-        good &= await disturbed(stage, options.bad)
+            good &= series.report(time.monotonic() - began, output)
+            found[series.what] = {"units": series.units} | series.values
+        good &= await disturbed(stage, options.bad, output)
         left = len(stage.server.connections)
         await asyncio.sleep(1)
-        tell(f"sessions left at the server: {len(stage.server.connections)} (was {left})")
-        return good and not stage.server.connections
+        now = len(stage.server.connections)
+        output.say("left", f"sessions left at the server: {now} (was {left})")
+    if options.minutes > 0:
+        found["relay"] = await relay.soak(options.minutes, options.seed, output)
+        good &= not found["relay"]["faults"]
+    return {"good": good and not now} | found
 
 
 def main() -> int:
-    """Says figures; 1 when memory grew or a session was disturbed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Says figures; 1 when memory grew, a session was disturbed, or a relay lost something."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--connections", type=int, default=5000)
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--bad", type=int, default=300)
-    return not asyncio.run(soak(parser.parse_args()))
+    relay.add_options(parser, minutes=5.0)
+    options = parser.parse_args()
+    return relay.told(options, lambda output: soak(options, output))
 
 
 if __name__ == "__main__":

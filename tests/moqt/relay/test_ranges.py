@@ -349,3 +349,23 @@ def test_a_publisher_comes_back_and_nothing_is_missing() -> None:
     assert normal(receiver) == ALL
     assert receiver.end is not None
     assert receiver.end[0] == DoneCode.TRACK_ENDED
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_is_not_here_yet_may_be_asked_for_again(goes_on: bool) -> None:
+    """Another track of the publication may have told of it: it is still on its way."""
+    world = RelayWorld()
+    track = Track(NAME)
+    layer(track, 0)
+    world.publisher(track)
+    reader = world.desk()
+    reader.subscribe()
+    world.run(0.2)
+    if not goes_on:
+        end(track, 1)
+        world.run(0.2)
+    _, receiver = reader.fetch(NAME, Parameters(location_filter=LocationFilter.groups(3, 3)))
+    world.run(0.2)
+    assert isinstance(receiver.error, RequestFailed)
+    assert receiver.error.code == RequestCode.INVALID_RANGE
+    assert (receiver.error.retry_after is not None) == goes_on
