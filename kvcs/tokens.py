@@ -27,6 +27,8 @@ SKEW: Final = 30.0
 #: Longest interval of moqt-reval that is meant seriously; shortest that we check as often.
 MAX_REVAL: Final = 86400.0
 MIN_REVAL: Final = 1.0
+#: Times lie between 1970 and the year 9999: what is later is no time that anybody means.
+MAX_TIME: Final = 253_402_300_799.0
 #: A name in a claim is for people and counters.
 MAX_NAME: Final = 256
 
@@ -149,6 +151,13 @@ def _number(value: object) -> float:
     return float(value)
 
 
+def _time(value: object) -> float:
+    seconds = _number(value)
+    if not 0 <= seconds <= MAX_TIME:
+        raise ValueError("a time lies between 1970 and 9999")
+    return seconds
+
+
 def _reval(value: object) -> float | None:
     seconds = _number(value)
     if seconds == 0:
@@ -171,9 +180,9 @@ _READERS: Final[dict[int, tuple[str, Callable[[object], object]]]] = {
     ISS: ("issuer", _name),
     SUB: ("subject", _name),
     AUD: ("audience", _audience),
-    EXP: ("expires", _number),
-    NBF: ("not_before", _number),
-    IAT: ("issued_at", _number),
+    EXP: ("expires", _time),
+    NBF: ("not_before", _time),
+    IAT: ("issued_at", _time),
     CTI: ("token_id", _token_id),
     MOQT: ("scopes", read_scopes),
     MOQT_REVAL: ("reval", _reval),

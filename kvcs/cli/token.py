@@ -307,11 +307,8 @@ def _match(match: Match) -> str:
 
 
 def _date(seconds: float) -> str:
-    """Unix time in UTC; the number itself when it is no date."""
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:g}"
+    """Unix time in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 if __name__ == "__main__":

@@ -208,6 +208,11 @@ class Admission:
         permission = self._permissions.get(request)
         return permission is None or permission.may_know(namespace, name)
 
+    def identity_of(self, request: Judged) -> str:
+        """On whose behalf a request stands."""
+        permission = self._permissions.get(request)
+        return self._address() if permission is None else permission.identity
+
     def check_prefix(self, prefix: TrackNamespace) -> None:
         """RequestRefused for a prefix that names too much."""
         least = self._gate.limits.prefix_fields

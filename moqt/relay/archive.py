@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from moqt.codec.properties import IMMUTABLE_PROPERTIES, MAX_CACHE_DURATION, find
 from moqt.errors import MalformedTrack
 from moqt.model import MAX_VI64, ObjectStatus, StoredObject
-from moqt.relay.cache import OBJECT_COST
+from moqt.relay.cache import GAP_COST, OBJECT_COST, PROPERTIES, TRACK_COST
+from moqt.relay.groups import Group
 from moqt.relay.spans import MAX_PLACE, Spans, last_of, location, place
 
 if TYPE_CHECKING:
@@ -25,18 +26,6 @@ MAX_ABSENT: Final = 4096
 _SLACK: Final = 64
 
 _NORMAL: Final = ObjectStatus.NORMAL
-
-
-class _Group:
-    """Objects by ID; one whose payload is on disk has none here. ``end``: of an End of Group."""
-
-    __slots__ = ("born", "end", "ids", "objects")
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.objects: dict[int, StoredObject] = {}
-        self.born: dict[int, float] = {}
-        self.end: int | None = None
 
 
 class Archive:
@@ -55,6 +44,8 @@ class Archive:
         self.largest: Location | None = None
         #: The track's final object: nothing exists beyond.
         self.final: Location | None = None
+        #: The last place of the groups that were here and were forgotten: not what was never here.
+        self.forgotten = -1
         self.octets = 0
         self.objects = 0
         #: Objects not taken since they were known not to exist (draft-22 §7.1).
@@ -63,9 +54,13 @@ class Archive:
         self._clock = clock
         self._known = Spans()
         self._first = MAX_PLACE
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, Group] = {}
         self._order: list[int] = []
         self._aging: list[tuple[float, int]] = []
+        #: Octets that it has been given by ``spare``.
+        self.extras = 0
+        self._gaps = 0
+        self._cost = 0
 
     @property
     def known(self) -> Spans:
@@ -84,14 +79,48 @@ class Archive:
             and self.known.covers(self._first, place(final))
         )
 
+    # -- what it costs beside its objects ---------------------------------------------------------
+
+    def open(self) -> None:
+        """The track is kept by the relay from now on."""
+        fields = self.name.namespace
+        self._cost = TRACK_COST + len(self.name.name) + sum(map(len, fields)) + 48 * len(fields)
+        self._cache.hold(self._cost)
+
+    def close(self) -> None:
+        """It is no longer."""
+        self.clear()
+        self._cache.spare(-self.extras)
+        self._cache.hold(-self._cost)
+        self.extras = self._cost = self._gaps = 0
+
+    def spare(self, octets: int) -> bool:
+        """Keep so much more, or less, of what could be done without; False when that is too much.
+
+        Of a track that the relay does not keep nothing is counted.
+        """
+        if not self._cost:
+            return True
+        if not self._cache.spare(octets):
+            return False
+        self.extras += octets
+        return True
+
     # -- what the track says of itself -----------------------------------------------------------
 
-    def describe(self, properties: bytes) -> None:
-        """The latest Track Properties replace all earlier ones (draft-22 §8.4)."""
+    def describe(self, properties: bytes) -> bool:
+        """The latest Track Properties replace all earlier ones (draft-22 §8.4).
+
+        False, and nothing has changed, when tracks have too many that are long.
+        """
+        more = max(len(properties), PROPERTIES) - max(len(self.properties), PROPERTIES)
+        if not self.spare(more):
+            return False
         self.properties = properties
         age = find(properties, MAX_CACHE_DURATION)
         self.max_age = age / 1000 if isinstance(age, int) else None
         self._age()
+        return True
 
     def advance(self, to: Location) -> None:
         """``to`` exists or has existed."""
@@ -146,13 +175,20 @@ class Archive:
 
     def absent(self, first: int, last: int) -> None:
         """Known not to exist; an object that is stored there stays (it does exist)."""
-        known = self._known
-        if len(known) >= self.objects + MAX_ABSENT:
+        if not self._takes_gap():
             oldest = self._order[0] << 64 if self._order else first
-            known.remove(0, oldest - 1)
-            if len(known) >= self.objects + MAX_ABSENT:
+            self._known.remove(0, oldest - 1)
+            if not self._takes_gap():
                 return
         self._know(first, last)
+
+    def _takes_gap(self) -> bool:
+        """True when one more interval of known places is within reason."""
+        gaps = max(len(self._known) + 1 - self.objects, 0)
+        if gaps > MAX_ABSENT or not self.spare((gaps - self._gaps) * GAP_COST):
+            return False
+        self._gaps = gaps
+        return True
 
     # -- objects out -----------------------------------------------------------------------------
 
@@ -186,6 +222,23 @@ class Archive:
             if stored is not None:
                 return stored
             at = bisect_right(order, number)
+        return None
+
+    def after_in(self, subgroup: int | None, at: int, last: int) -> StoredObject | None:
+        """The first object of a subgroup from ``at`` to ``last``, places of its group.
+
+        Statuses included.
+        """
+        number = at >> 64
+        while (group := self._groups.get(number)) is not None:
+            ids = group.of(subgroup)
+            index = bisect_left(ids, at & MAX_VI64)
+            if index == len(ids) or number << 64 | ids[index] > last:
+                return None
+            self._cache.touch(self, number)
+            found = self._whole(group.objects[ids[index]])
+            if found is not None:
+                return found
         return None
 
     def last(self, first: int, last: int) -> Location | None:
@@ -222,6 +275,7 @@ class Archive:
         """Forget a group: its objects, and what was known not to exist, become unknown."""
         gone = self._groups.pop(group, None)
         if gone is not None:
+            self.forgotten = max(self.forgotten, last_of(group))
             del self._order[bisect_left(self._order, group)]
             for stored in gone.objects.values():
                 self._count_out(stored.head)
@@ -256,21 +310,15 @@ class Archive:
 
     def _insert(self, stored: StoredObject, born: float) -> None:
         head = stored.head
-        number, found = head.group, head.object
+        number = head.group
         group = self._groups.get(number)
         if group is None:
-            group = self._groups[number] = _Group()
+            group = self._groups[number] = Group()
             if not self._order or number > self._order[-1]:
                 self._order.append(number)
             else:
                 insort(self._order, number)
-        ids = group.ids
-        if not ids or found > ids[-1]:
-            ids.append(found)
-        else:
-            insort(ids, found)
-        group.objects[found] = stored
-        group.born[found] = born
+        group.add(stored, born)
 
     def _know(self, first: int, last: int) -> None:
         if first < self._first:
@@ -346,13 +394,13 @@ class Archive:
         self.octets += more
         group.objects[head.object] = StoredObject(head, group.objects[head.object].payload)
 
-    def _refuse(self, group: _Group | None, head: ObjectHead) -> bool:
+    def _refuse(self, group: Group | None, head: ObjectHead) -> bool:
         """What is known not to exist is not taken (draft-22 §7.1)."""
         self._beyond(group, head)
         self.refused += 1
         return False
 
-    def _beyond(self, group: _Group | None, head: ObjectHead) -> None:
+    def _beyond(self, group: Group | None, head: ObjectHead) -> None:
         """MalformedTrack for an object beyond the end of its group or track."""
         where = head.location
         if self.final is not None and where > self.final:
@@ -417,9 +465,7 @@ class Archive:
         if len(group.ids) == 1:
             self.evict(number)
             return
-        head, payload = group.objects.pop(found)
-        del group.born[found]
-        del group.ids[bisect_left(group.ids, found)]
+        head, payload = group.remove(found)
         self._known.remove(at, at)
         self._count_out(head)
         held = sum(map(len, payload)) + len(head.properties) + OBJECT_COST

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import OrderedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moqt.codec.params import NO_PARAMETERS
-from moqt.errors import MoqtError
+from moqt.errors import MoqtError, RequestFailed
 from moqt.session.prefixes import under
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from moqt.model import FullTrackName, TrackNamespace
     from moqt.relay.clock import Planned
@@ -21,8 +23,15 @@ if TYPE_CHECKING:
 
 #: Seconds after REQUEST_OK in which an upstream names again what an earlier request had named.
 RENAMED: Final = 1.0
-#: Seconds until an upstream that refused is asked again, if it is still wanted.
+#: Seconds until an upstream that refused is asked again, if it is still wanted; doubled each time
+#: up to the second.
 AGAIN: Final = 5.0
+LONGEST: Final = 320.0
+#: Prefixes of a kind that are asked for at one upstream: a relay like this one takes 256 of both
+#: kinds together of a session. Those who want more share them.
+MAX_ASKED: Final = 120
+#: Refusals that are remembered of one upstream.
+MAX_REFUSED: Final = 1024
 
 
 def shortest(prefixes: Iterable[TrackNamespace]) -> list[TrackNamespace]:
@@ -32,6 +41,32 @@ def shortest(prefixes: Iterable[TrackNamespace]) -> list[TrackNamespace]:
         if not any(prefix[:fields] in found for fields in range(len(prefix))):
             found[prefix] = None
     return list(found)
+
+
+def shared(wanted: Iterable[Iterable[TrackNamespace]], most: int) -> list[TrackNamespace]:
+    """At most ``most`` prefixes that cover what several want, each in turn; the first ones first.
+
+    None covers another.
+    """
+    ranked = sorted(
+        ((rank, prefix) for one in wanted for rank, prefix in enumerate(islice(one, most))),
+        key=lambda pair: pair[0],
+    )
+    widest = set(shortest(prefix for _, prefix in ranked))
+    found: dict[TrackNamespace, None] = {}
+    for _, prefix in ranked:
+        if len(found) == most:
+            break
+        cover = next(prefix[:n] for n in range(len(prefix) + 1) if prefix[:n] in widest)
+        found[cover] = None
+    return list(found)
+
+
+class _Refusal(NamedTuple):
+    """Not before ``until``; the next time after twice this ``pause``."""
+
+    until: float
+    pause: float
 
 
 class Asking:
@@ -45,14 +80,15 @@ class Asking:
         self._tracks: dict[TrackNamespace, _Asked] = {}
         #: What this upstream has named; of how many requests' names it is.
         self._known: dict[TrackNamespace, int] = {}
+        self._refused: OrderedDict[tuple[type[_Asked], TrackNamespace], _Refusal] = OrderedDict()
         self._later: Planned | None = None
 
     def adjust(self) -> None:
         """Ask for what is wanted now, and no longer for what is not."""
         if not self._peer.usable:
             return
-        self._adjust(self._namespaces, self._relay.directory.prefixes(), _Named)
-        self._adjust(self._tracks, self._relay.offers.prefixes(), _Offered)
+        self._adjust(self._namespaces, self._relay.directory.interests.wanted, _Named)
+        self._adjust(self._tracks, self._relay.offers.interests.wanted, _Offered)
 
     def close(self) -> None:
         """The session is over, or about to be: what it named is gone."""
@@ -82,14 +118,25 @@ class Asking:
         elif self._known.pop(namespace, None) is not None:
             self._relay.withdrawn(namespace, self._peer)
 
-    def over(self, one: _Asked) -> None:
+    def granted(self, one: _Asked) -> None:
+        """A request stands."""
+        self._refused.pop((type(one), one.prefix), None)
+
+    def over(self, one: _Asked, error: MoqtError | None) -> None:
         """A request has ended without us: perhaps it is granted later."""
         table = self._namespaces if isinstance(one, _Named) else self._tracks
-        if table.get(one.prefix) is one:
-            del table[one.prefix]
-            if self._later is None:
-                clock = self._relay.context.clock
-                self._later = clock.call_later(AGAIN, self._retry)
+        if table.get(one.prefix) is not one:
+            return
+        del table[one.prefix]
+        key = type(one), one.prefix
+        before = self._refused.pop(key, None)
+        pause = AGAIN if before is None else min(2 * before.pause, LONGEST)
+        if isinstance(error, RequestFailed) and error.retry_after:
+            pause = max(pause, error.retry_after / 1000)
+        self._refused[key] = _Refusal(self._relay.context.clock.time() + pause, pause)
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.popitem(last=False)
+        self._relay.interest_changed()  # what it covered is asked for by itself
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -97,24 +144,42 @@ class Asking:
         self._later = None
         self.adjust()
 
-    def _wanted(self, asked: Iterable[TrackNamespace]) -> list[TrackNamespace]:
-        """The parts of ``asked`` that this upstream serves."""
-        found = []
+    def _plan(self) -> None:
+        """Look again when the first of those refused may be asked for again."""
+        clock = self._relay.context.clock
+        now = clock.time()
+        due = [one.until for one in self._refused.values() if one.until > now]
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if due:
+            self._later = clock.call_later(min(due) - now, self._retry)
+
+    def _may_ask(self, make: type[_Asked], prefix: TrackNamespace, now: float) -> bool:
+        refusal = self._refused.get((make, prefix))
+        return refusal is None or refusal.until <= now
+
+    def _parts(
+        self, asked: Iterable[TrackNamespace], make: type[_Asked]
+    ) -> Iterable[TrackNamespace]:
+        """Those of ``asked`` that this upstream serves and has not just refused."""
+        now = self._relay.context.clock.time()
         for prefix in asked:
             for served in self._prefixes:
-                if under(prefix, served):
-                    found.append(prefix)
-                elif under(served, prefix):
-                    found.append(served)
-        return shortest(found)
+                part = prefix if under(prefix, served) else served
+                if (under(prefix, served) or under(served, prefix)) and self._may_ask(
+                    make, part, now
+                ):
+                    yield part
 
     def _adjust(
         self,
         table: dict[TrackNamespace, _Asked],
-        asked: Iterable[TrackNamespace],
+        asked: Mapping[str, Iterable[TrackNamespace]],
         make: type[_Asked],
     ) -> None:
-        wanted = dict.fromkeys(self._wanted(asked))
+        parts = [self._parts(prefixes, make) for prefixes in asked.values()]
+        wanted = dict.fromkeys(shared(parts, MAX_ASKED))
         replaced = []
         for prefix in [one for one in table if one not in wanted]:
             # Two requests of a kind may not overlap: the old one goes first (draft-22 §4.2).
@@ -125,6 +190,7 @@ class Asking:
                 one = make(self, self._relay, self._peer, prefix)
                 if one.open():
                     table[prefix] = one
+        self._plan()
         for one in replaced:
             heir = next((new for at, new in table.items() if under(one.prefix, at)), None)
             one.hand_over(heir is not None)
@@ -162,6 +228,7 @@ class _Asked:
 
     def accepted(self) -> None:
         """REQUEST_OK."""
+        self._asking.granted(self)
 
     def _ask(self) -> OutgoingSubscribeNamespace | OutgoingSubscribeTracks:
         raise NotImplementedError
@@ -201,7 +268,7 @@ class _Named(_Asked):
     def ended(self, error: MoqtError | None) -> None:
         """Refused, or over."""
         self._forget()
-        self._asking.over(self)
+        self._asking.over(self, error)
 
     def _ask(self) -> OutgoingSubscribeNamespace:
         return self._peer.subscribe_namespace(self.prefix, self)
@@ -224,7 +291,7 @@ class _Offered(_Asked):
 
     def ended(self, error: MoqtError | None) -> None:
         """Refused, or over."""
-        self._asking.over(self)
+        self._asking.over(self, error)
 
     def _ask(self) -> OutgoingSubscribeTracks:
         return self._peer.subscribe_tracks(self.prefix, NO_PARAMETERS, self)

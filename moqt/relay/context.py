@@ -32,6 +32,8 @@ class RelayContext:
         self.cache = cache
         #: Sessions that may have a track, those with the exact namespace first.
         self.candidates = candidates
+        #: Forgets a track that is only cached and costs more than it must; False: there is none.
+        self.make_room: Callable[[], bool] = lambda: False
         self.unfinished = Unfinished(config.unfinished)
         #: Events by name: objects in, hits, misses, fetches upstream and so on.
         self.counts: Counter[str] = Counter()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moqt.session.prefixes import under
+from moqt.relay.interests import Interests
+from moqt.relay.namespaces import ByNamespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +21,8 @@ class Directory:
 
     def __init__(self) -> None:
         self._announced: dict[TrackNamespace, dict[Peer, int]] = {}
-        # Interests by prefix: a namespace meets at most as many prefixes as it has fields.
-        self._interests: dict[TrackNamespace, dict[IncomingSubscribeNamespace, Admission]] = {}
+        self._names: ByNamespace[TrackNamespace] = ByNamespace()
+        self.interests: Interests[IncomingSubscribeNamespace] = Interests()
 
     def __len__(self) -> int:
         """Namespaces announced."""
@@ -36,8 +37,9 @@ class Directory:
         fresh = not peers
         peers[peer] = peers.get(peer, 0) + 1
         if fresh:
-            for interest, admission in self._interested(namespace):
-                self._tell(interest, namespace, admission)
+            self._names.add(namespace, namespace)
+            for interest in self.interests.above(namespace):
+                self._tell(interest, namespace)
         return fresh
 
     def withdraw(self, namespace: TrackNamespace, peer: Peer) -> bool:
@@ -52,7 +54,8 @@ class Directory:
         if peers:
             return False
         del self._announced[namespace]
-        for interest, _ in self._interested(namespace):
+        self._names.discard(namespace, namespace)
+        for interest in self.interests.above(namespace):
             if interest.matches(namespace):
                 interest.gone(namespace)
         return True
@@ -73,48 +76,20 @@ class Directory:
 
         ``admission`` decides of each namespace whether the reader may know of it (§15).
         """
-        self._interests.setdefault(interest.prefix, {})[interest] = admission
-        for namespace in tuple(self._announced):
-            if under(namespace, interest.prefix):
-                self._tell(interest, namespace, admission)
+        self.interests.add(interest, admission)
+        for namespace in self._names.under(interest.prefix):
+            self._tell(interest, namespace)
 
-    def moved(self, interest: IncomingSubscribeNamespace, before: TrackNamespace) -> None:
-        """Its prefix was ``before`` (REQUEST_UPDATE)."""
-        admission = self._remove(interest, before)
+    def moved(self, interest: IncomingSubscribeNamespace) -> None:
+        """It has another prefix than before (REQUEST_UPDATE)."""
+        admission = self.interests.remove(interest)
         if admission is not None:
             self.interested(interest, admission)
 
-    def leave(self, interest: IncomingSubscribeNamespace, prefix: TrackNamespace) -> None:
+    def leave(self, interest: IncomingSubscribeNamespace) -> None:
         """Nobody wants to hear any more."""
-        self._remove(interest, prefix)
+        self.interests.remove(interest)
 
-    def prefixes(self) -> list[TrackNamespace]:
-        """The prefixes of all interests."""
-        return list(self._interests)
-
-    @staticmethod
-    def _tell(
-        interest: IncomingSubscribeNamespace, namespace: TrackNamespace, admission: Admission
-    ) -> None:
-        if admission.may_know(interest, namespace):
+    def _tell(self, interest: IncomingSubscribeNamespace, namespace: TrackNamespace) -> None:
+        if self.interests.admission(interest).may_know(interest, namespace):
             interest.found(namespace)
-
-    def _interested(
-        self, namespace: TrackNamespace
-    ) -> list[tuple[IncomingSubscribeNamespace, Admission]]:
-        return [
-            interest
-            for length in range(len(namespace) + 1)
-            for interest in tuple(self._interests.get(namespace[:length], {}).items())
-        ]
-
-    def _remove(
-        self, interest: IncomingSubscribeNamespace, prefix: TrackNamespace
-    ) -> Admission | None:
-        interests = self._interests.get(prefix)
-        if interests is None:
-            return None
-        admission = interests.pop(interest, None)
-        if not interests:
-            del self._interests[prefix]
-        return admission

@@ -22,8 +22,6 @@ from moqt.relay.cache import OBJECT_COST
 from moqt.relay.spans import last_of, location, place
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from moqt.model import SubgroupHead
     from moqt.relay.arriving import Arriving
     from moqt.relay.peers import Peer
@@ -64,7 +62,6 @@ class UpstreamFetch:
         self._end_of_track = False
         self._clean = False
         self._arriving: Arriving | None = None
-        self._kind = GapKind.UNKNOWN
         # Places received that no reader has passed, with what the cache pays for them.
         self._ahead: deque[tuple[int, int]] = deque()
         self._lead = 0
@@ -112,9 +109,13 @@ class UpstreamFetch:
     def accepted(self, info: TrackInfo) -> None:
         """FETCH_OK."""
         self._end, self._end_of_track = info.end, info.end_of_track
-        self._stock.describe(info.properties.raw)
-        if info.end_of_track and info.end is not None:
-            self._stock.ends_at(info.end)
+        try:
+            self._stock.describe(info.properties.raw)
+            if info.end_of_track and info.end is not None:
+                self._stock.ends_at(info.end)
+        except (RequestFailed, MalformedTrack) as error:
+            self.cancel()
+            self._filler.failed(self, error)
 
     def open_subgroup(self, head: SubgroupHead) -> UpstreamFetch:
         """Never: a fetch has one stream of its own."""
@@ -148,6 +149,8 @@ class UpstreamFetch:
         at = place(head.location)
         if not self.first <= at <= self.last:
             raise MalformedTrack(f"object {tuple(head.location)} outside the fetched range")
+        if not self.brings(at):
+            raise MalformedTrack(f"object {tuple(head.location)} out of order in a fetch")
         self._skip_to(at)
         self._arriving = self._stock.arrives(head, None, fetched=True)
 
@@ -176,12 +179,15 @@ class UpstreamFetch:
     def gap(self, gap: Gap) -> None:
         """A stretch that will not come on this stream."""
         at = min(place(gap.location), self.last)
+        if not self.brings(at):
+            return  # it says nothing of what is still to come
         if gap.kind is GapKind.NON_EXISTENT:
             self._skip_to(at + 1)
         else:
-            self._kind = gap.kind
+            skipped = self._until(at + 1)
             self.next = at + 1
-            self._stock.stirred()
+            for first, last in skipped:
+                self._stock.waits.stir(first, last)
 
     def finish(self) -> None:
         """FIN; FETCH_OK may still be on its way."""
@@ -197,16 +203,22 @@ class UpstreamFetch:
 
     def _skip_to(self, at: int) -> None:
         """What lies between ``next`` and ``at`` in delivery order does not exist."""
-        if not self._down or at >> 64 == self.next >> 64:
-            self._absent(self.next, at - 1)
-        else:
-            group = self.next >> 64
-            self._absent(self.next, min(last_of(group), self.last))
-            low = place((at >> 64, 0))
-            self._absent(last_of(at >> 64) + 1, place((group, 0)) - 1)
-            self._absent(max(low, self.first), at - 1)
+        for first, last in self._until(at):
+            self._absent(first, last)
         self._sure = max(self._sure, at)
         self.next = at + 1
+
+    def _until(self, at: int) -> list[tuple[int, int]]:
+        """What lies between ``next`` and ``at`` in delivery order; some of it may be empty."""
+        if not self._down or at >> 64 == self.next >> 64:
+            return [(self.next, at - 1)]
+        group = self.next >> 64
+        low = place((at >> 64, 0))
+        return [
+            (self.next, min(last_of(group), self.last)),
+            (last_of(at >> 64) + 1, place((group, 0)) - 1),
+            (max(low, self.first), at - 1),
+        ]
 
     def _absent_to_the_end(self) -> None:
         if self._down:
@@ -230,6 +242,8 @@ class Filler:
     def __init__(self, stock: Stock) -> None:
         self.stock = stock
         self._fetches: list[UpstreamFetch] = []
+        # Places that wait until one of these is over, with what to ask for then.
+        self._waiting: dict[int, tuple[tuple[int, int], GroupOrder, list[Peer]]] = {}
 
     def __len__(self) -> int:
         return len(self._fetches)
@@ -239,19 +253,18 @@ class Filler:
         """Octets a fetch may run ahead of the fastest of its readers."""
         return self.stock.context.config.cache // (4 * max(1, len(self._fetches)))
 
-    def want(
-        self, at: int, span: tuple[int, int], order: GroupOrder, tried: Container[Peer]
-    ) -> tuple[Outlook, Peer | None]:
+    def want(self, at: int, span: tuple[int, int], order: GroupOrder, tried: list[Peer]) -> Outlook:
         """See that ``at`` comes: by a fetch that is open, or by a new one for the missing ``span``.
 
-        The peer is the one that is newly asked.
+        Whoever is newly asked is added to ``tried``.
         """
-        first, last = span
         if any(fetch.brings(at) for fetch in self._fetches):
-            return Outlook.COMING, None
+            return Outlook.COMING
         context = self.stock.context
         if len(self._fetches) >= context.config.max_fetches:
-            return Outlook.COMING, None
+            self._waiting[at] = span, order, tried
+            return Outlook.COMING
+        first, last = span
         for fetch in self._fetches:  # what others bring is not asked for again
             if at < fetch.first <= last:
                 last = fetch.first - 1
@@ -267,8 +280,13 @@ class Filler:
                 continue  # this session is ending
             context.counts["fetches_upstream"] += 1
             self._fetches.append(fetch)
-            return Outlook.COMING, peer
-        return Outlook.NOWHERE, None
+            tried.append(peer)
+            return Outlook.COMING
+        return Outlook.NOWHERE
+
+    def let_go(self, at: int) -> None:
+        """Nobody waits for this place any more."""
+        self._waiting.pop(at, None)
 
     def _peers(self, at: int) -> list[Peer]:
         """Who may have it: those who publish it to us or announced it; who lags behind last."""
@@ -308,10 +326,18 @@ class Filler:
     def abandon(self) -> None:
         """Nobody reads any more."""
         fetches, self._fetches = self._fetches, []
+        self._waiting.clear()
         for fetch in fetches:
             fetch.cancel()
 
     def _remove(self, fetch: UpstreamFetch) -> None:
         if fetch in self._fetches:
             self._fetches.remove(fetch)
-        self.stock.stirred()
+        self.stock.waits.stir(fetch.first, fetch.last)
+        while self._waiting and len(self._fetches) < self.stock.context.config.max_fetches:
+            at = next(iter(self._waiting))
+            asked = self._waiting.pop(at)
+            if self.stock.archive.known.holds(at):
+                continue  # who waits for it has been told
+            if self.want(at, *asked) is Outlook.NOWHERE:
+                self.stock.waits.stir(at, at)

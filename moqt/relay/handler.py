@@ -64,16 +64,13 @@ class RelayHandler(Unserved):
         self.admission.check_prefix(request.prefix)
         self.admission.request(INTERESTS, request)
         relay, admission = self.relay, self.admission
-        prefix = request.prefix
 
         def over() -> None:
-            relay.directory.leave(request, prefix)
+            relay.directory.leave(request)
             relay.interest_changed()
 
         def changed() -> None:
-            nonlocal prefix
-            before, prefix = prefix, request.prefix
-            relay.directory.moved(request, before)
+            relay.directory.moved(request)
             relay.interest_changed()
 
         request.accept()

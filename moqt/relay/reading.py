@@ -62,7 +62,7 @@ class Reader:
         finally:
             self._timer_off()
             if self.at is not None:
-                self._waits_no_more(self.at)
+                self._stock.waits.discard(self.at, self)
             self._stock.read(self)
         return None
 
@@ -232,27 +232,18 @@ class Reader:
             delay = min(delay, max(grace, 0.001)) if grace > 0 else delay
         else:
             span = (at if first is None else first, end)
-            outlook, peer = self._stock.filler.want(at, span, self._order, self._tried)
-            if peer is not None:
-                self._tried.append(peer)
+            outlook = self._stock.filler.want(at, span, self._order, self._tried)
             if outlook is Outlook.NOWHERE and not self._stock.lost:
                 return GapKind.UNKNOWN
         self._timer = clock.call_later(delay, self._wake)
-        self._stock.waits.setdefault(at, set()).add(self)
+        self._stock.waits.add(at, self)
         yield None
-        self._waits_no_more(at)
+        self._stock.waits.discard(at, self)
         self._timer_off()
         self._left -= clock.time() - now
         if self._left <= 1e-9:  # a clock that is floating point
             self._left = 0
         return None
-
-    def _waits_no_more(self, at: int) -> None:
-        waiting = self._stock.waits.get(at)
-        if waiting is not None:
-            waiting.discard(self)
-            if not waiting:
-                del self._stock.waits[at]
 
     def _timer_off(self) -> None:
         timer, self._timer = self._timer, None

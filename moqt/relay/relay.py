@@ -10,6 +10,7 @@ from moqt.relay.cache import Cache
 from moqt.relay.config import RelayConfig
 from moqt.relay.context import RelayContext
 from moqt.relay.directory import Directory
+from moqt.relay.namespaces import ByNamespace
 from moqt.relay.offers import Offers
 from moqt.relay.track import RelayTrack
 from moqt.session.prefixes import under
@@ -34,13 +35,16 @@ class Relay:
         self.config = config or RelayConfig()
         self.cache = Cache(self.config.cache, spill)
         self.context = RelayContext(self.config, clock, self.cache, self.candidates)
+        self.context.make_room = lambda: self._forget_one(costly=True)
         self.directory = Directory()
         self.tracks: dict[FullTrackName, RelayTrack] = {}
+        self._by_namespace: ByNamespace[RelayTrack] = ByNamespace()
         self.offers = Offers(self)
         self.peers: dict[Peer, None] = {}
         #: Sessions to other relays, by the prefix that they serve; the longest counts first.
         self.upstreams: dict[Peer, tuple[TrackNamespace, ...]] = {}
         self._asking: dict[Peer, Asking] = {}
+        self._changed = False
         #: No new work is taken.
         self.leaving = False
 
@@ -53,6 +57,8 @@ class Relay:
             if len(self.tracks) >= self.config.max_tracks and not self._forget_one():
                 raise RequestRefused(RequestCode.EXCESSIVE_LOAD, "too many tracks", 1000)
             found = self.tracks[name] = RelayTrack(self.context, name, self._idle)
+            self._by_namespace.add(name.namespace, found)
+            found.stock.archive.open()
         return found
 
     def candidates(self, name: FullTrackName) -> list[Peer]:
@@ -73,9 +79,8 @@ class Relay:
     def announced(self, namespace: TrackNamespace, peer: Peer) -> None:
         """A peer has tracks under ``namespace``: whoever follows one follows it there too."""
         self.directory.announce(namespace, peer)
-        for track in tuple(self.tracks.values()):
-            if under(track.name.namespace, namespace):
-                track.publisher_came(peer)
+        for track in self._by_namespace.under(namespace):
+            track.publisher_came(peer)
 
     def withdrawn(self, namespace: TrackNamespace, peer: Peer) -> None:
         """It has them no longer; what it serves already goes on."""
@@ -113,19 +118,33 @@ class Relay:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _forget_one(self) -> bool:
-        """Drop a track that only its cached objects keep; few are looked at, each in its turn."""
+    def _forget_one(self, *, costly: bool = False) -> bool:
+        """Drop a track that only its cached objects keep; few are looked at, each in its turn.
+
+        ``costly``: one that has more than a track needs.
+        """
         for _ in range(min(_LOOKS, len(self.tracks))):
             name = next(iter(self.tracks))
             track = self.tracks.pop(name)
-            if not track.busy:
-                track.stock.archive.clear()
-                return True
             self.tracks[name] = track
+            if not track.busy and (track.stock.archive.extras or not costly):
+                self._forget(track)
+                return True
         return False
+
+    def _forget(self, track: RelayTrack) -> None:
+        track.stock.archive.close()
+        del self.tracks[track.name]
+        self._by_namespace.discard(track.name.namespace, track)
 
     def interest_changed(self) -> None:
         """Somebody wants to hear of other namespaces or tracks than before."""
+        if not self._changed:
+            self._changed = True  # what comes together is looked at once
+            self.context.clock.call_later(0, self._adjust)
+
+    def _adjust(self) -> None:
+        self._changed = False
         for asking in tuple(self._asking.values()):
             asking.adjust()
 
@@ -142,5 +161,4 @@ class Relay:
         if track.stock.fault is not None:
             gone = True  # whoever asks again begins anew; what still reads it is being reset
         if gone and self.tracks.get(track.name) is track:
-            archive.clear()
-            del self.tracks[track.name]
+            self._forget(track)

@@ -15,8 +15,11 @@ MAX_PLACE: Final = (1 << 128) - 1
 
 
 def place(at: tuple[int, int]) -> int:
-    """Group and object as one integer, in the order of Locations and without holes between."""
-    return at[0] << 64 | at[1]
+    """Group and object as one integer, in the order of Locations and without holes between.
+
+    The object behind the last one of a group is the first of the next group.
+    """
+    return (at[0] << 64) + at[1]
 
 
 def location(place: int) -> Location:

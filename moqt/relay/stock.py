@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codec.properties import TrackProperties
-from moqt.errors import DoneCode, MalformedTrack
-from moqt.model import GroupOrder, Location, StoredObject
+from moqt.errors import DoneCode, MalformedTrack, RequestCode, RequestFailed
+from moqt.model import GroupOrder, Location, ObjectStatus, StoredObject
 from moqt.relay.account import Account
 from moqt.relay.archive import Archive
 from moqt.relay.arriving import Arriving
+from moqt.relay.cache import FINISHED_COST
 from moqt.relay.filling import Filler
-from moqt.relay.spans import place
+from moqt.relay.spans import MAX_PLACE, last_of, place
 from moqt.relay.subgroups import FanOut
+from moqt.relay.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,10 +39,11 @@ class Stock:
         self.legs: list[Leg] = []
         self.subscriptions: dict[PublisherHalf, None] = {}
         self.fans: dict[tuple[int, int], FanOut] = {}
+        # Of how many of these the cache knows.
+        self._paid = 0
         self.arriving: dict[int, Arriving] = {}
         self.readers: set[Reader] = set()
-        #: Readers by the place they wait for.
-        self.waits: dict[int, set[Reader]] = {}
+        self.waits = Waits(self.filler.let_go)
         #: Why its fetches are reset, once it is malformed.
         self.fault: MalformedTrack | None = None
         #: The last upstream is gone and subscriptions wait for one that goes on at this place.
@@ -74,12 +77,25 @@ class Stock:
         made = self.fans[key] = FanOut(self, head)
         if known is not None:
             made.last = known.passed
-        while len(self.fans) > self.context.config.max_finished:
-            oldest = next((key for key, fan in self.fans.items() if fan.closed), None)
+        self._bound_fans()
+        return made
+
+    def _bound_fans(self) -> None:
+        """Finished subgroups are remembered while there is room for that; the oldest go first."""
+        fans = self.fans
+        while len(fans) > self._paid and self.archive.spare(FINISHED_COST):
+            self._paid += 1
+        while len(fans) > min(self._paid, self.context.config.max_finished):
+            oldest = next((key for key, fan in fans.items() if fan.closed), None)
             if oldest is None:
                 break
-            del self.fans[oldest]
-        return made
+            del fans[oldest]
+
+    def forget_fans(self) -> None:
+        """Nothing comes from upstream any more."""
+        self.fans.clear()
+        self.archive.spare(-FINISHED_COST * self._paid)
+        self._paid = 0
 
     def arrives(self, head: ObjectHead, before: int | None, *, fetched: bool = False) -> Arriving:
         """An object begins, ``before`` is the one before it on its stream.
@@ -99,7 +115,7 @@ class Stock:
         context.counts["octets_in"] += head.length
         if at not in self.arriving and not self.archive.known.holds(at):
             self.arriving[at] = arriving
-            self._stir(at, arriving)
+            self.waits.stir_at(at, arriving)
         return arriving
 
     def refuses(self, at: int) -> bool:
@@ -121,16 +137,17 @@ class Stock:
             fan = None if head.subgroup is None else self.fans.get((head.group, head.subgroup))
             if fan is not None and not fan.closed:
                 fan.superseded(stored, arriving)
-            if head.status:
-                self.stirred()  # it tells what does not exist
-        self._stir(arriving.place)
+            if head.status:  # it tells what does not exist
+                whole = head.status is ObjectStatus.END_OF_TRACK
+                self.waits.stir(arriving.place, MAX_PLACE if whole else last_of(head.group))
+        self.waits.stir_at(arriving.place)
 
     def broken(self, arriving: Arriving) -> None:
         """An object will not be finished by its source."""
         if self.arriving.get(arriving.place) is arriving:
             del self.arriving[arriving.place]
         arriving.fail()
-        self._stir(arriving.place)
+        self.waits.stir_at(arriving.place)
 
     def fetched(self, head: ObjectHead) -> None:
         """An object came by fetch: a subgroup that waits for it goes on."""
@@ -140,10 +157,11 @@ class Stock:
                 fan.advance()
 
     def absent(self, first: int, last: int) -> None:
-        """These places hold nothing."""
+        """These places hold nothing; there may be none."""
+        if last < first:
+            return
         self.archive.absent(first, last)
-        for at in [one for one in self.waits if first <= one <= last]:
-            self._stir(at, absent=last)
+        self.waits.stir(first, last, absent=last)
 
     def datagram(self, head: ObjectHead, payload: BytesLike) -> None:
         """A datagram object: to everyone, unless it came before."""
@@ -157,15 +175,21 @@ class Stock:
                 request.datagram(head, payload)
 
     def describe(self, raw: bytes) -> None:
-        """Track Properties: the newest set counts, whole (draft-22 §8.4)."""
+        """Track Properties: the newest set counts, whole (draft-22 §8.4).
+
+        RequestFailed when they are long, and those of others are already.
+        """
         if raw != self.archive.properties:
-            self.archive.describe(raw)
+            while not self.archive.describe(raw):
+                if not self.context.make_room():
+                    code = RequestCode.EXCESSIVE_LOAD
+                    raise RequestFailed(code, "no room for its properties", 1000)
             self.order = TrackProperties.decode(raw).default_publisher_group_order
 
     def ends_at(self, final: Location) -> None:
         """An upstream says which object is the last."""
         self.archive.ends_at(final)
-        self.stirred()
+        self.waits.stir(place(final) + 1)
 
     # -- out -------------------------------------------------------------------------------------
 
@@ -191,7 +215,11 @@ class Stock:
             self.on_read()
 
     def may_come_live(self, at: int, *, late: bool) -> bool:
-        """True when the object at this place is still expected on a subscription."""
+        """True when the object at this place is still expected on a subscription.
+
+        What the cache has forgotten is not, unless a stream may bring it.
+        """
+        late = late or at <= self.archive.forgotten
         return any(leg.may_bring(at) and (not late or leg.on_its_way(at)) for leg in self.legs)
 
     def heard_of(self, peer: Peer) -> int:
@@ -206,17 +234,8 @@ class Stock:
         soonest = min((one for one in self.arriving if at < one <= end), default=None)
         return end if soonest is None else soonest - 1
 
-    def stirred(self) -> None:
-        """Something has changed for everyone who waits."""
-        for at in tuple(self.waits):
-            self._stir(at)
-
     def too_far_behind(self, requests: Iterable[PublisherHalf]) -> None:
         """These do not keep up: they can fetch what they lack (draft-22 §9.9)."""
         for request in requests:
             self.context.counts["too_far_behind"] += 1
             request.abort(DoneCode.TOO_FAR_BEHIND, "fetch what is missing")
-
-    def _stir(self, at: int, arriving: Arriving | None = None, absent: int = -1) -> None:
-        for reader in tuple(self.waits.get(at, ())):
-            reader.stirred(arriving, absent)

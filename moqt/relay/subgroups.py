@@ -237,14 +237,7 @@ class FanOut:
         archive, head = self._stock.archive, self.head
         end = last_of(head.group) if coming is None else coming.place - 1
         at = place((head.group, last + 1))
-        while at <= end:
-            stored = archive.after(at, end, statuses=True)
-            if stored is None:
-                return None
-            if stored.head.subgroup == head.subgroup:
-                return stored
-            at = place(stored.head.location) + 1
-        return None
+        return None if at > end else archive.after_in(head.subgroup, at, end)
 
     def _follows(self, last: int | None, found: Arriving | StoredObject) -> bool:
         number, group = found.head.object, self.head.group

@@ -189,7 +189,13 @@ class RelayTrack(StockedTrack):
 
     def leg_stands(self, leg: Leg, info: TrackInfo) -> None:
         """An upstream subscription is established: what waited for it is answered."""
-        self.stock.describe(info.properties.raw)
+        try:
+            self.stock.describe(info.properties.raw)
+        except RequestFailed as error:
+            leg.established = False  # or it would be asked for again at once
+            leg.cancel()
+            self.leg_failed(leg, error)
+            return
         if info.largest is not None:
             self.stock.archive.advance(info.largest)
         self._settled = False
@@ -201,7 +207,7 @@ class RelayTrack(StockedTrack):
         if self._recovery is not None and leg.live:
             self._recovery.upstream(self.largest)
         self._adjust_forward()
-        self.stock.stirred()
+        self.stock.waits.stir()
         self._check_idle()
 
     def leg_resumes(self) -> None:
@@ -224,16 +230,17 @@ class RelayTrack(StockedTrack):
         self._legs.remove(leg)
         if code not in _FINAL_ENDS:
             self._lost()
-        elif not self._legs:
-            # One that was paused has not told how far the track came; who follows has to know.
-            ended = code == DoneCode.TRACK_ENDED
-            self._settled = ended and leg.live
+        else:
             self._last_end = DoneCode(code)
-            if ended and not leg.live and self._wants_objects():
-                self._connect(forward=True)
+            if not self._legs:
+                # One that was paused has not told how far the track came; who follows has to know.
+                ended = code == DoneCode.TRACK_ENDED
+                self._settled = ended and leg.live
+                if ended and not leg.live and self._wants_objects():
+                    self._connect(forward=True)
             if not self._legs:
                 self._end(self._last_end, reason)
-        self.stock.stirred()
+        self.stock.waits.stir()
 
     def leg_failed(self, leg: Leg, error: MoqtError) -> None:
         """An upstream refused, broke the track, or is gone."""
@@ -245,7 +252,9 @@ class RelayTrack(StockedTrack):
             self._lost()
         elif not self._legs:
             self._refuse(error)
-        self.stock.stirred()
+            if self._recovery is None:  # others have ended while this one was being asked
+                self._end(self._last_end, "")
+        self.stock.waits.stir()
         self._check_idle()
 
     def malformed(self, fault: MalformedTrack) -> None:
@@ -263,7 +272,7 @@ class RelayTrack(StockedTrack):
             request.abort(DoneCode.MALFORMED_TRACK, "malformed upstream")
         self._refuse(fault)
         stock.archive.clear()
-        stock.stirred()
+        stock.waits.stir()
         self._on_idle(self)
 
     # -- inside ----------------------------------------------------------------------------------
@@ -315,6 +324,7 @@ class RelayTrack(StockedTrack):
         self._connect(forward=False)
         if not self._legs:
             self._refuse(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
+            self._check_idle()
 
     def _answer(self) -> None:
         if any(leg.refreshing for leg in self._legs):
@@ -436,7 +446,7 @@ class RelayTrack(StockedTrack):
         self._recovery = None
         if not succeeded and not self.standing:
             self._end(DoneCode.INTERNAL_ERROR, "the publisher is lost")
-            self.stock.stirred()
+            self.stock.waits.stir()
             return
         largest = self.largest
         self.stock.account.floor = 0 if largest is None else place(largest) + 1
@@ -478,7 +488,7 @@ class RelayTrack(StockedTrack):
             if leg.idle():
                 self._legs.remove(leg)
         if not self._legs:
-            self.stock.fans.clear()
+            self.stock.forget_fans()
             self._on_idle(self)
 
 

@@ -21,7 +21,7 @@ from moqt.model import GapKind, GroupOrder, LocationFilter, ObjectStatus
 from moqt.publisher import Track
 from moqt.relay.config import RelayConfig
 
-from .worlds import CLIENT, NAME, SPACE, Desk, RelayWorld
+from .worlds import CLIENT, NAME, ONE_TRACK, SPACE, Desk, RelayWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ class Play:
             "split": random.choice((None, 700, 150)),
             "rate": random.choice((None, None, 200_000.0)),
         }
-        cache = random.choice((10_000, 40_000, 100_000, 1 << 30))
+        cache = ONE_TRACK + random.choice((10_000, 40_000, 100_000, 1 << 30))
         config = RelayConfig(cache=cache, linger=random.choice((0.1, 5.0)))
         self.world = RelayWorld(config, seed=self.seed, **faults)
         self.tracks = [Track(NAME) for _ in range(random.choice((1, 1, 2)))]

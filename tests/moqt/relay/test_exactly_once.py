@@ -20,7 +20,7 @@ from moqt.model import GroupOrder, LocationFilter, ObjectStatus
 from moqt.publisher import Track
 from moqt.relay.config import RelayConfig
 
-from .worlds import NAME, SPACE, Desk, RelayWorld
+from .worlds import NAME, ONE_TRACK, SPACE, Desk, RelayWorld
 
 SEEDS = int(os.environ.get("RELAY_SEEDS", "24"))
 BASE = int(os.environ.get("RELAY_SEED_BASE", "0"))
@@ -57,7 +57,7 @@ class Play:
             "split": random.choice((None, 700, 40)),
             "rate": random.choice((None, None, 200_000.0)),
         }
-        cache = random.choice((6_000, 15_000, 40_000)) if self.small else 1 << 30
+        cache = ONE_TRACK + random.choice((6_000, 15_000, 40_000)) if self.small else 1 << 30
         config = RelayConfig(cache=cache, linger=random.choice((0.1, 5.0)))
         self.world = RelayWorld(config, seed=self.seed, **self.faults)
         self.edge = self.world.relay

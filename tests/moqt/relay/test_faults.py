@@ -19,7 +19,7 @@ from moqt.relay.spill import Spill
 from tests.moqt.session.worlds import Listener
 
 from .test_relaying import ALL, BLOCKS, LAYERS, end, layer, normal
-from .worlds import NAME, SPACE, RelayClock, RelayWorld
+from .worlds import NAME, ONE_TRACK, SPACE, RelayClock, RelayWorld
 
 
 def all_of(group: int) -> Parameters:
@@ -128,7 +128,7 @@ def test_two_relays_with_different_parts() -> None:
 
 
 def test_what_nobody_has_any_more_is_said() -> None:
-    world = RelayWorld(RelayConfig(cache=9_000))
+    world = RelayWorld(RelayConfig(cache=ONE_TRACK + 9_000))
     track = Track(NAME)
     for group in range(LAYERS):
         layer(track, group)
@@ -208,6 +208,8 @@ def test_a_clock_that_moves_on() -> None:
     assert normal(third) == []
     if third.error is None:
         assert [gap.kind for gap in third.fetches[0].gaps] == [GapKind.UNKNOWN]
+    assert world.relay.cache.objects == 0
+    world.run(6)
     assert world.relay.cache.octets == 0
 
 

@@ -17,7 +17,7 @@ from moqt.session.subgroups import STREAM_COST
 from tests.moqt.session.worlds import Receiver
 
 from .test_fidelity import Upstream, by_hand, send, shape
-from .worlds import NAME, SPACE, RelayWorld
+from .worlds import NAME, ONE_TRACK, SPACE, RelayWorld
 
 
 def two_publishers(world: RelayWorld) -> tuple[list[Any], Receiver]:
@@ -104,7 +104,7 @@ def test_objects_that_wait_for_one_before_them_are_few() -> None:
 
 
 def test_what_waits_and_is_forgotten_is_not_looked_for_again_and_again() -> None:
-    world = RelayWorld(RelayConfig(cache=4 * OBJECT_COST))
+    world = RelayWorld(RelayConfig(cache=ONE_TRACK + 4 * OBJECT_COST))
     (one, other), _ = two_publishers(world)
     stalled(one)
     world.run(0.1)
@@ -183,7 +183,7 @@ def test_a_reader_of_an_object_that_is_let_go_gets_it_elsewhere() -> None:
 
 @pytest.mark.parametrize("length", [0, 1])
 def test_small_objects_run_ahead_of_a_reader_no_further_than_large_ones(length: int) -> None:
-    world = RelayWorld(RelayConfig(cache=400 * OBJECT_COST))
+    world = RelayWorld(RelayConfig(cache=ONE_TRACK + 400 * OBJECT_COST))
     track = Track(NAME)
     world.publisher(track)
     writer = track.subgroup(0)

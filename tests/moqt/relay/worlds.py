@@ -9,6 +9,7 @@ from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.model import FullTrackName, LocationFilter
 from moqt.publisher import Catalog, Track
 from moqt.relay.admission import AdmissionLimits, Gate
+from moqt.relay.cache import FINISHED_COST, TRACK_COST
 from moqt.relay.config import RelayConfig
 from moqt.relay.handler import RelayHandler
 from moqt.relay.peers import Peer
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 SPACE = (b"kvcs-1", b"scope", b"model")
 NAME = FullTrackName(SPACE, b"k.raw.s0")
+#: What one track costs a cache beside its objects: a small cache has room for so much more.
+ONE_TRACK = TRACK_COST + 16 * FINISHED_COST
 SERVER = SessionConfig()
 CLIENT = SessionConfig(authority="pair", path="/")
 LIVE = Parameters(
