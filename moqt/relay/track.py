@@ -362,6 +362,12 @@ class RelayTrack(StockedTrack):
             return True
         return self.live and not any(leg.refreshing for leg in self._legs)
 
+    @property
+    def _all_passed_on(self) -> bool:
+        """True when the track has ended and its subscriptions lack nothing."""
+        largest = self.largest
+        return self.ended and largest is not None and self.stock.account.lacking() > place(largest)
+
     def _wants_objects(self) -> bool:
         return any(request.forward for request in self.stock.subscriptions) or any(
             request.parameters.forward is not False for request in self._pending
@@ -417,10 +423,14 @@ class RelayTrack(StockedTrack):
         stock = self.stock
         for fan in tuple(stock.fans.values()):
             fan.advance()
+        if not self.standing and self._recovery is None and self._all_passed_on:
+            self._end(DoneCode.TRACK_ENDED, "")
         if stock.subscriptions and self._recovery is None:
             self._recovery = Recovery(stock, self._recovered, stock.account.lacking())
             if self.live:  # what the other one is not to bring has to be fetched
                 self._recovery.upstream(self.largest)
+        if not self.standing and self._recovery is not None:
+            self._recovery.alone()
         if not self.standing and (stock.subscriptions or self._pending):
             self._connect(forward=self._wants_objects())
             if not self._legs:
@@ -429,8 +439,9 @@ class RelayTrack(StockedTrack):
 
     def _recovered(self, succeeded: bool) -> None:
         """Live streams go on from here; or nobody came."""
+        ending = self._recovery is not None and self._recovery.ending
         self._recovery = None
-        if not succeeded and not self.standing:
+        if not succeeded and not self.standing and not ending:
             self._end(DoneCode.INTERNAL_ERROR, "the publisher is lost")
             self.stock.stirred()
             return
@@ -446,6 +457,7 @@ class RelayTrack(StockedTrack):
     def _end(self, code: DoneCode, reason: str) -> None:
         if self._recovery is not None:
             self._recovery.ending = True
+            self._recovery.upstream(self.largest)
             return  # it ends when all that was missed has been passed on
         ended = code == DoneCode.TRACK_ENDED and self.largest is not None
         for fan in tuple(self.stock.fans.values()):
