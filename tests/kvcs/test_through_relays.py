@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+import moqt
+
 from moqt.relay.config import RelayConfig
 from moqt.relay.service import RelayService, ServiceConfig
 from moqt.relay.upstreams import Upstream
 from tests.kvcs.endpoints import Cache, World, check
+from transport.errors import ConnectFailed, ConnectFault
 from transport.url import MoqtUrl
 
 pytestmark = pytest.mark.e2e
@@ -93,3 +96,32 @@ async def test_a_relay_that_leaves_says_so_before_it_lets_go_of_upstream(world) 
     await leaving
     assert elsewhere != url
     assert other.relay.tracks == {}
+
+
+async def test_a_relay_that_leaves_takes_nobody_new(world) -> None:
+    service, url = await relay(world)
+    staying = await moqt.connect(url, tls=world.client_tls)
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    staying.when_goaway(lambda uri, _: told.set_result(uri))
+    leaving = asyncio.ensure_future(service.leave(limit=5.0))
+    await told
+    for _ in range(2):
+        with pytest.raises(ConnectFailed) as failure:
+            await moqt.connect(url, tls=world.client_tls)
+        assert failure.value.fault is ConnectFault.REFUSED
+    assert len(service.connections) == 1
+    assert not leaving.done(), "who is here has the time to go"
+    await staying.close()
+    await leaving
+
+
+async def test_who_was_just_connecting_to_a_relay_that_leaves_is_told(world) -> None:
+    service, url = await relay(world)
+    service.relay.leaving = True  # as between the first packet and the end of the handshake
+    late = await moqt.connect(url, tls=world.client_tls)
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    late.when_goaway(lambda uri, _: told.set_result(uri))
+    if late.may_request:
+        await asyncio.wait_for(told, 5)
+    assert not late.may_request
+    await late.close()
