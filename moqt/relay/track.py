@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _FINAL_ENDS: Final = frozenset(
     {DoneCode.TRACK_ENDED, DoneCode.UNAUTHORIZED, DoneCode.MALFORMED_TRACK}
 )
+#: Nobody is there who may have it.
+NO_SUCH_TRACK: Final = RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track")
 
 
 class Question(NamedTuple):
@@ -114,8 +116,9 @@ class RelayTrack(StockedTrack):
         wait = self._may_wait(asked.rendezvous_timeout or 0)
         if wait:
             request.refuse_after(wait)
-            self.context.waiting += 1
-            request.when_ended(self._waited)
+            waiting = self.context.waiting
+            waiting.add(request)
+            request.when_ended(lambda: waiting.discard(request))
         if self.standing:
             self._adjust_forward()
             return
@@ -176,14 +179,15 @@ class RelayTrack(StockedTrack):
         if self.stock.subscriptions or self._pending or self._asking:
             self._connect(forward=self._wants_objects(), only=peer)
 
-    def told(self) -> None:
-        """A paused upstream has said how far the track has come."""
-        self._answer()
-
-    def let_go(self, peer: Peer) -> None:
-        """Leave the upstream on a session that another one replaces."""
-        if any(leg.established and leg.peer is not peer for leg in self._legs):
-            for leg in [one for one in self._legs if one.peer is peer]:
+    def let_go(self, peer: Peer, *, has_none: bool = False) -> None:
+        """Leave a session that another one replaces, or that has none of what it seemed to."""
+        legs = [leg for leg in self._legs if leg.peer is peer]
+        if has_none:
+            for leg in legs:
+                leg.cancel()
+                self.leg_failed(leg, NO_SUCH_TRACK)
+        elif any(leg.established and leg not in legs for leg in self._legs):
+            for leg in legs:
                 leg.cancel()
                 self._legs.remove(leg)
 
@@ -197,7 +201,7 @@ class RelayTrack(StockedTrack):
             self._begins(leg)
         if leg.live or not self._wants_objects():
             self._attach_pending()
-        self._answer()
+        self.answer()
         if self._recovery is not None and leg.live:
             self._recovery.upstream(self.largest)
         self._adjust_forward()
@@ -217,7 +221,7 @@ class RelayTrack(StockedTrack):
         self._attach_pending()
         if self._recovery is not None and leg.live:
             self._recovery.upstream(largest)
-        self._answer()
+        self.answer()
 
     def leg_done(self, leg: Leg, code: int, reason: str) -> None:
         """PUBLISH_DONE of an upstream, all of its streams in."""
@@ -279,6 +283,7 @@ class RelayTrack(StockedTrack):
     def _attach_pending(self) -> None:
         for request in tuple(self._pending):  # those that still wait are wanted for, too
             self._pending.pop(request, None)
+            self.context.waiting.discard(request)
             request.ask(self._attach)
 
     def _detach(self, request: PublisherHalf) -> None:
@@ -289,12 +294,9 @@ class RelayTrack(StockedTrack):
     def _may_wait(self, asked: int) -> int:
         """Milliseconds of RENDEZVOUS_TIMEOUT that are granted (draft-22 §9.20.6)."""
         config = self.context.config
-        if self.context.waiting >= config.max_rendezvous:
+        if len(self.context.waiting) >= config.max_rendezvous:
             return 0
         return min(asked, int(config.rendezvous * 1000))
-
-    def _waited(self) -> None:
-        self.context.waiting -= 1
 
     def _pending_over(self, request: IncomingSubscribe) -> None:
         self._pending.pop(request, None)
@@ -306,13 +308,15 @@ class RelayTrack(StockedTrack):
         question.request.on_end = lambda: self._asked_no_more(question)
         if self.standing:
             if not any([leg.refresh() for leg in self._legs]):
-                self._answer()
+                self.answer()
             return
         self._connect(forward=False)
         if not self._legs:
-            self._refuse(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
+            self._refuse(NO_SUCH_TRACK)
+            self._check_idle()
 
-    def _answer(self) -> None:
+    def answer(self) -> None:
+        """Answer what has waited to hear how far the track has come."""
         if any(leg.refreshing for leg in self._legs):
             return  # what another upstream has just said may be less
         asking, self._asking = self._asking, []
@@ -391,7 +395,7 @@ class RelayTrack(StockedTrack):
         """No upstream stands: what cannot wait is answered, from the cache if possible."""
         self._refuse_pending(error)
         if self.stock.fault is None and self.stock.archive.objects and self.largest is not None:
-            self._answer()
+            self.answer()
             return
         asking, self._asking = self._asking, []
         for question in asking:
@@ -434,7 +438,7 @@ class RelayTrack(StockedTrack):
         if not self.standing and (stock.subscriptions or self._pending):
             self._connect(forward=self._wants_objects())
             if not self._legs:
-                self._refuse_pending(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
+                self._refuse_pending(NO_SUCH_TRACK)
         self._check_idle()
 
     def _recovered(self, succeeded: bool) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import moqt
-
 from moqt.relay.config import RelayConfig
 from moqt.relay.service import RelayService, ServiceConfig
 from moqt.relay.upstreams import Upstream
@@ -125,3 +124,25 @@ async def test_who_was_just_connecting_to_a_relay_that_leaves_is_told(world) -> 
         await asyncio.wait_for(told, 5)
     assert not late.may_request
     await late.close()
+
+
+async def test_two_relays_that_dial_each_other_open_the_circle(world) -> None:
+    cache = Cache(layers=4)
+    upper, url = await relay(world)
+    lower, below = await relay(world, url)
+    await world.until(lambda: lower.relay.upstreams)
+    made = await publisher(world, url)
+    publication = made.open(cache.descriptor, tokens=cache.tokens)
+    early = await (await world.consumer(below)).retrieve(publication.name)
+    await cache.put(publication, 0, 2)
+    await early.layer(1)
+    upper.uplinks.add(Upstream(url=MoqtUrl.parse(below), tls=world.client_tls))
+    await world.until(lambda: upper.relay.context.counts["loops"])
+    assert not upper.relay.upstreams
+    await world.until(lambda: not upper.uplinks.connections[below].is_open)
+    late = await (await world.consumer(below)).retrieve(publication.name)
+    await cache.put(publication, 3)
+    await publication.finish()
+    for retrieval in (early, late):
+        await check(retrieval, cache)
+    assert lower.relay.context.counts["loops"] == 0
