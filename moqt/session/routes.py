@@ -150,6 +150,11 @@ class IncomingStreams:
         """Who awaits this fetch stream, and the order of its groups."""
         return self._fetches.get(request_id)
 
+    def lost(self) -> None:
+        """A data stream was reset before its header: every stream that is awaited may be it."""
+        for owner, _ in tuple(self._fetches.values()):
+            owner.stream_lost()
+
     # -- datagrams -------------------------------------------------------------------------------
 
     def datagram(self, found: Datagram) -> None:

@@ -101,8 +101,10 @@ class DataStream:
         context.streams.leave(self)
         self._abort_sink(code)
         self._over(code)
-        if lost and context.on_stream_lost is not None:
-            context.on_stream_lost()
+        if lost:
+            context.streams.lost()
+            if context.on_stream_lost is not None:
+                context.on_stream_lost()
 
     def stop(self, code: int) -> None:
         """Never: the stream is the peer's."""
