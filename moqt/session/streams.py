@@ -102,7 +102,8 @@ class DataStream:
         self._abort_sink(code)
         self._over(code)
         if lost:
-            context.streams.lost()
+            for owner, _ in tuple(context.streams.awaited.values()):
+                owner.stream_lost()  # any of them may be it
             if context.on_stream_lost is not None:
                 context.on_stream_lost()
 
@@ -200,7 +201,7 @@ class DataStream:
             self.abandon(StreamCode.EXCESSIVE_LOAD)
 
     def _start_fetch(self, header: FetchHeader, rest: memoryview) -> None:
-        awaited = self._context.streams.fetch(header.request_id)
+        awaited = self._context.streams.awaited.get(header.request_id)
         if awaited is None:  # cancelled, served, or never asked for
             self.abandon(StreamCode.CANCELLED)
             return
