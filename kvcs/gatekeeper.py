@@ -26,6 +26,7 @@ from kvcs.tokens import (
     decode,
 )
 from moqt.errors import RequestCode, RequestRefused
+from moqt.relay.bucket import Bucket
 from moqt.session.tokens import Action, Claim
 
 if TYPE_CHECKING:
@@ -112,27 +113,6 @@ class _Holding(NamedTuple):
     scopes: tuple[Scope, ...]
 
 
-class Meter:
-    """A bucket of verifications for one session, filled as time passes."""
-
-    __slots__ = ("_at", "_burst", "_left", "_per_second")
-
-    def __init__(self, limits: GateLimits) -> None:
-        self._burst = self._left = float(limits.burst)
-        self._per_second = limits.per_second
-        self._at: float | None = None
-
-    def take(self, now: float) -> bool:
-        """One verification; False when none is left."""
-        gained = 0.0 if self._at is None else max(now - self._at, 0.0) * self._per_second
-        self._at = now
-        self._left = min(self._left + gained, self._burst)
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
 class Gatekeeper:
     """Grants what tokens of ``issuers`` for one of ``audiences`` allow, and what ``clients`` may.
 
@@ -178,7 +158,8 @@ class Gatekeeper:
 
         The transport must have verified it.
         """
-        return Guard(self, certificate, Meter(self._limits))
+        limits = self._limits
+        return Guard(self, certificate, Bucket(limits.per_second, limits.burst, self._wall()))
 
     def refresh(self) -> None:
         """Look whether issuers have changed; the relay does so now and then."""
@@ -195,7 +176,7 @@ class Gatekeeper:
         wall_time: float,
         *,
         certificate: bytes | None = None,
-        meter: Meter | None = None,
+        meter: Bucket | None = None,
     ) -> Grant:
         """What is granted to ``claim``; raises RequestRefused.
 
@@ -215,7 +196,7 @@ class Gatekeeper:
     # -- inside ----------------------------------------------------------------------------------
 
     def _grant(
-        self, claim: Claim, wall_time: float, certificate: bytes | None, meter: Meter | None
+        self, claim: Claim, wall_time: float, certificate: bytes | None, meter: Bucket | None
     ) -> Grant:
         if claim.action is Action.SETUP and not claim.session_tokens:
             return _NOTHING
@@ -231,7 +212,7 @@ class Gatekeeper:
         return Grant(chosen[0].identity, expires, tuple(scopes))
 
     def _holdings(
-        self, claim: Claim, wall_time: float, certificate: bytes | None, meter: Meter | None
+        self, claim: Claim, wall_time: float, certificate: bytes | None, meter: Bucket | None
     ) -> tuple[list[_Holding], RequestRefused | None]:
         """What of all that is shown counts, and why the rest does not."""
         found = list(self._certified(certificate, wall_time))
@@ -272,7 +253,7 @@ class Gatekeeper:
             self._bad.clear()
 
     def _claims(
-        self, issuers: Issuers, token: Token, wall_time: float, meter: Meter | None
+        self, issuers: Issuers, token: Token, wall_time: float, meter: Bucket | None
     ) -> Claims:
         """Of a token that is genuine; raises RequestRefused."""
         if len(token.value) > cose.TOKENS.max_octets:
@@ -285,11 +266,14 @@ class Gatekeeper:
         if digest in self._bad:
             self.counts["known"] += 1
             raise RequestRefused(RequestCode.MALFORMED_AUTH_TOKEN, NOT_ACCEPTED)
-        if meter is not None and not meter.take(wall_time):
-            self.counts["throttled"] += 1
-            raise RequestRefused(
-                RequestCode.EXCESSIVE_LOAD, "too many new tokens", retry_after=1000
-            )
+        if meter is not None:
+            wait = meter.wait(wall_time)
+            if wait > 0:
+                self.counts["throttled"] += 1
+                raise RequestRefused(
+                    RequestCode.EXCESSIVE_LOAD, "too many new tokens", int(wait * 1000) + 1
+                )
+            meter.take()
         try:
             claims = self._verify(issuers, token.value)
         except (cose.CoseRejected, TokenInvalid) as error:
@@ -314,7 +298,7 @@ class Guard:
     """The judge of one session, a ``moqt.session.tokens.TokenVerifier``; remembers its SETUP."""
 
     def __init__(
-        self, gatekeeper: Gatekeeper, certificate: Callable[[], bytes | None], meter: Meter
+        self, gatekeeper: Gatekeeper, certificate: Callable[[], bytes | None], meter: Bucket
     ) -> None:
         self._gatekeeper = gatekeeper
         self._certificate = certificate
