@@ -27,6 +27,7 @@ from kvcs.tokens import (
     decode,
 )
 from moqt.errors import RequestCode, RequestRefused
+from moqt.relay.bucket import Bucket
 from moqt.session.tokens import Action, Claim
 
 if TYPE_CHECKING:
@@ -114,27 +115,6 @@ class _Holding(NamedTuple):
     scopes: tuple[Scope, ...]
 
 
-class Meter:
-    """A bucket of verifications for one session, filled as time passes."""
-
-    __slots__ = ("_at", "_burst", "_left", "_per_second")
-
-    def __init__(self, limits: GateLimits) -> None:
-        self._burst = self._left = float(limits.burst)
-        self._per_second = limits.per_second
-        self._at: float | None = None
-
-    def take(self, now: float) -> bool:
-        """One verification; False when none is left."""
-        gained = 0.0 if self._at is None else max(now - self._at, 0.0) * self._per_second
-        self._at = now
-        self._left = min(self._left + gained, self._burst)
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
 class Gatekeeper:
     """Grants what tokens of ``issuers`` for one of ``audiences`` allow, and what ``clients`` may.
 
@@ -181,7 +161,8 @@ class Gatekeeper:
 
     def guard(self, certificate: Callable[[], PeerCertificate | None] = lambda: None) -> Guard:
         """The judge of one session; ``certificate`` gives its peer's, that transport verified."""
-        return Guard(self, certificate, Meter(self._limits))
+        limits = self._limits
+        return Guard(self, certificate, Bucket(limits.per_second, limits.burst, self._wall()))
 
     def refresh(self) -> None:
         """Look whether issuers or clients have changed; the relay does so now and then."""
@@ -197,7 +178,7 @@ class Gatekeeper:
         wall_time: float,
         *,
         certificate: PeerCertificate | None = None,
-        meter: Meter | None = None,
+        meter: Bucket | None = None,
     ) -> Grant:
         """What is granted to ``claim``; raises RequestRefused.
 
@@ -222,7 +203,7 @@ class Gatekeeper:
         claim: Claim,
         wall_time: float,
         certificate: PeerCertificate | None,
-        meter: Meter | None,
+        meter: Bucket | None,
     ) -> Grant:
         if certificate is None:
             if self._certified:
@@ -240,7 +221,7 @@ class Gatekeeper:
         return granted._replace(identity=name, expires=ends)
 
     def _by_rights(
-        self, claim: Claim, wall_time: float, shown: list[_Holding], meter: Meter | None
+        self, claim: Claim, wall_time: float, shown: list[_Holding], meter: Bucket | None
     ) -> Grant:
         if self.open_to_all:
             return EVERYTHING
@@ -259,7 +240,7 @@ class Gatekeeper:
         return Grant(chosen[0].identity, expires, tuple(scopes))
 
     def _holdings(
-        self, claim: Claim, wall_time: float, meter: Meter | None
+        self, claim: Claim, wall_time: float, meter: Bucket | None
     ) -> tuple[list[_Holding], RequestRefused | None]:
         """What of all the tokens that are shown counts, and why the rest does not."""
         found: list[_Holding] = []
@@ -298,7 +279,7 @@ class Gatekeeper:
             self._bad.clear()
 
     def _claims(
-        self, issuers: Issuers, token: Token, wall_time: float, meter: Meter | None
+        self, issuers: Issuers, token: Token, wall_time: float, meter: Bucket | None
     ) -> Claims:
         """Of a token that is genuine; raises RequestRefused."""
         if len(token.value) > cose.TOKENS.max_octets:
@@ -311,11 +292,14 @@ class Gatekeeper:
         if digest in self._bad:
             self.counts["known"] += 1
             raise RequestRefused(RequestCode.MALFORMED_AUTH_TOKEN, NOT_ACCEPTED)
-        if meter is not None and not meter.take(wall_time):
-            self.counts["throttled"] += 1
-            raise RequestRefused(
-                RequestCode.EXCESSIVE_LOAD, "too many new tokens", retry_after=1000
-            )
+        if meter is not None:
+            wait = meter.wait(wall_time)
+            if wait > 0:
+                self.counts["throttled"] += 1
+                raise RequestRefused(
+                    RequestCode.EXCESSIVE_LOAD, "too many new tokens", int(wait * 1000) + 1
+                )
+            meter.take()
         try:
             claims = self._verify(issuers, token.value)
         except (cose.CoseRejected, TokenInvalid) as error:
@@ -343,7 +327,7 @@ class Guard:
         self,
         gatekeeper: Gatekeeper,
         certificate: Callable[[], PeerCertificate | None],
-        meter: Meter,
+        meter: Bucket,
     ) -> None:
         self._gatekeeper = gatekeeper
         self._certificate = certificate

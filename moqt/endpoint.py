@@ -115,6 +115,10 @@ class Server:
             with suppress(Misuse):  # not open yet, or told before
                 connection.goaway(uri, timeout)
 
+    def refuse(self) -> None:
+        """Take no new client; one that is just connecting still comes in."""
+        self._listener.refuse()
+
     async def close(self, code: int = 0, reason: str = "", *, limit: float = CLOSE_LIMIT) -> None:
         """Close every connection, after what is queued for it (in ``limit`` s), and the socket."""
         closing = (one.close(code, reason, limit=limit) for one in tuple(self.connections))

@@ -19,7 +19,7 @@ from moqt.seam import Leg
 from transport.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from moqt.driver import Connection, HandlerFactory
     from moqt.model import FullTrackName, ObjectHead, TrackNamespace
@@ -55,11 +55,15 @@ class Roamer:
         self._kept: dict[RoamingSubscription | RoamingAnnouncement, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[Connection] = set()
+        # Sessions that single requests were sent to, by their URI.
+        self._asides: dict[str, Connection] = {}
+        self._dialling = asyncio.Lock()
+        self._targets: list[Connection] = []
         self._rest = 0.0
         self._moved = -math.inf
         #: Told why a move did not succeed; what was to move stays where it is.
         self.on_stuck: Callable[[Exception], None] | None = None
-        self._watch(connection)
+        self._watch(connection, "")
 
     def subscribe(
         self,
@@ -103,16 +107,19 @@ class Roamer:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _watch(self, connection: Connection) -> None:
-        connection.when_goaway(self._goaway)
+    def _watch(self, connection: Connection, place: str) -> None:
+        connection.when_goaway(lambda uri, _: self._goaway(connection, uri, place))
         connection.session.when_stream_lost(lambda: self._lost(connection))
 
     def _lost(self, connection: Connection) -> None:
         for kept in tuple(self._kept):
             kept.stream_lost(connection)
 
-    def _goaway(self, uri: str, timeout: int) -> None:
-        self._begin(self._move_all(uri, self.connection))
+    def _goaway(self, connection: Connection, uri: str, place: str) -> None:
+        if connection is self.connection:
+            self._begin(self._move_all(uri, connection))
+        else:
+            self._begin(self._move_aside(uri or place, connection))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -141,24 +148,59 @@ class Roamer:
         if new is None:
             return
         self.connection = new
-        self._watch(new)
+        self._watch(new, uri)
         await asyncio.gather(*(kept.move(new) for kept in tuple(self._kept)))
         # What got no further than a session that was itself left is brought on by a later move.
         self._left.add(old)
+        await self._close_empty()
+
+    async def _close_empty(self) -> None:
         for connection in tuple(self._left):
-            if not any(kept.stays_on(connection) for kept in self._kept):
+            used = any(kept.stays_on(connection) for kept in self._kept)
+            if not used and connection not in self._targets:
                 self._left.discard(connection)
                 await connection.close(SessionCode.NO_ERROR, "moved")
 
     async def _move_one(self, what: RoamingSubscription, uri: str) -> None:
-        new = self.connection if not uri else await self._reach(uri)
-        if new is None:
-            return
+        new = self.connection if not uri else await self._aside(uri)
+        if new is not None:
+            await self._move_there(new, [what])
+
+    async def _move_aside(self, uri: str, old: Connection) -> None:
+        """A session that single requests were sent to sends them away."""
+        new = await self._aside(uri)
+        if new is not None:
+            await self._move_there(new, [one for one in self._kept if one.stays_on(old)])
+
+    async def _move_there(
+        self, new: Connection, moving: Sequence[RoamingSubscription | RoamingAnnouncement]
+    ) -> None:
+        self._targets.append(new)
         try:
-            await what.move(new)
+            await asyncio.gather(*(one.move(new) for one in moving))
         finally:
-            if new is not self.connection:  # closed when nothing is left on it, or with the rest
+            self._targets.remove(new)
+        await self._close_empty()
+
+    async def _aside(self, uri: str) -> Connection | None:
+        """A session for single requests, one for each place; it ends with what is on it."""
+        async with self._dialling:
+            known = self._asides.get(uri)
+            if known is not None and known.may_request:
+                return known
+            await asyncio.sleep(self._pause())
+            new = await self._reach(uri)
+            if new is not None:
+                self._asides[uri] = new
                 self._left.add(new)
+                new.when_closed(lambda: self._aside_over(uri, new))
+                self._watch(new, uri)
+            return new
+
+    def _aside_over(self, uri: str, connection: Connection) -> None:
+        self._left.discard(connection)
+        if self._asides.get(uri) is connection:
+            del self._asides[uri]
 
 
 class RoamingAnnouncement:

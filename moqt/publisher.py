@@ -49,6 +49,8 @@ class ServingLimits:
     rendezvous: int = 30_000
     #: Such SUBSCRIBEs a catalog keeps waiting; one more is answered at once.
     awaited: int = 256
+    #: Those of one session: nobody takes all the places.
+    awaited_each: int = 64
     #: Milliseconds a refused subscriber is told to wait.
     retry_after: int = 500
 
@@ -100,8 +102,7 @@ class Catalog:
         """Serve the track, or wait for it as long as the subscriber and the limits allow."""
         asked = request.parameters.rendezvous_timeout or 0
         wait = min(asked, self._limits.rendezvous)
-        waiting = sum(map(len, self._awaited.values()))
-        if request.name in self._tracks or not wait or waiting >= self._limits.awaited:
+        if request.name in self._tracks or not wait or not self._may_wait(request):
             self.track(request.name).attach(request)
             return
         if self._leaving:
@@ -109,6 +110,12 @@ class Catalog:
         self._awaited.setdefault(request.name, []).append(request)
         request.on_end = lambda: self._waits_no_longer(request)
         request.refuse_after(wait)
+
+    def _may_wait(self, request: IncomingSubscribe) -> bool:
+        waiting = [one.session for each in self._awaited.values() for one in each]
+        limits = self._limits
+        theirs = waiting.count(request.session)
+        return len(waiting) < limits.awaited and theirs < limits.awaited_each
 
     def leave(self) -> None:
         """Begin nothing new: what is being served can then be served to its end."""

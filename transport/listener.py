@@ -129,6 +129,7 @@ class Listener:
         self._half_open = 0
         self._touched: dict[QuicSession, None] = {}
         self._retry = QuicRetryTokenHandler()
+        self._refusing = False
         self._closing = False
         self._empty = asyncio.Event()
         self._channel = UdpChannel(loop, sock, self)
@@ -149,9 +150,13 @@ class Listener:
         """Connections and connection ids it knows of: zero when all are gone."""
         return len(self._members) + len(self._routes) + self._half_open
 
+    def refuse(self) -> None:
+        """Take no new client (CONNECTION_REFUSED); a handshake that has begun goes on."""
+        self._refusing = True
+
     async def close(self, code: int = 0, reason: str = "") -> None:
         """Close every session, wait until their peers had time to hear it (2 s at most)."""
-        self._closing = True
+        self._refusing = self._closing = True
         for session in list(self._members):
             if session.connected:
                 session.close(code, reason)
@@ -265,7 +270,7 @@ class Listener:
     def _admit(self, header: QuicHeader, size: int, address: Address) -> QuicSession | None:
         """A new client: refuse it, ask it to prove its address, or make its session."""
         options = self._options
-        if self._closing or len(self._members) >= options.max_connections:
+        if self._refusing or len(self._members) >= options.max_connections:
             self._answer(_aioquic.refusal(header), address)
             return None
         if self._half_open >= options.max_half_open:

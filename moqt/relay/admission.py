@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from moqt.errors import RequestCode, RequestRefused, StreamCode
+from moqt.relay.bucket import Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,28 +88,6 @@ class Judge(Protocol):
     def grant(self, claim: Claim) -> Permission:
         """Raises RequestRefused."""
         ...
-
-
-class Bucket:
-    """Fills with time, empties with use; may go below zero by one use."""
-
-    __slots__ = ("_at", "_burst", "_rate", "level")
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._at = now
-        self.level = burst
-
-    def wait(self, now: float) -> float:
-        """Seconds until something may be taken; 0 is now."""
-        self.level = min(self._burst, self.level + (now - self._at) * self._rate)
-        self._at = now
-        return 0.0 if self.level > 0 else (1.0 - self.level) / self._rate
-
-    def take(self, amount: float = 1.0) -> None:
-        """Use it."""
-        self.level -= amount
 
 
 class _Identity:

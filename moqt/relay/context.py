@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from moqt.relay.clock import Clock
     from moqt.relay.config import RelayConfig
     from moqt.relay.peers import Peer
+    from moqt.session.publications import IncomingSubscribe
 
 
 class RelayContext:
@@ -38,4 +39,4 @@ class RelayContext:
         #: Events by name: objects in, hits, misses, fetches upstream and so on.
         self.counts: Counter[str] = Counter()
         #: SUBSCRIBEs that wait for a publisher.
-        self.waiting = 0
+        self.waiting: set[IncomingSubscribe] = set()

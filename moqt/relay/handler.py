@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.codec.properties import SetupOptions
+    from moqt.model import FullTrackName
     from moqt.relay.admission import Admission
     from moqt.relay.peers import Peer
     from moqt.relay.relay import Relay
+    from moqt.relay.track import RelayTrack
     from moqt.session.fetches import IncomingFetch
     from moqt.session.namespaces import IncomingPublishNamespace, IncomingSubscribeNamespace
     from moqt.session.publications import IncomingSubscribe
@@ -38,17 +40,17 @@ class RelayHandler(Unserved):
     def on_subscribe(self, request: IncomingSubscribe) -> None:
         """Live, and filled from the cache."""
         self.admission.request(SUBSCRIPTIONS, request)
-        self.relay.track(request.name).subscribe(request)
+        self._track(request.name).subscribe(request)
 
     def on_fetch(self, request: IncomingFetch) -> None:
         """From the cache, and from upstream what is missing."""
         self.admission.request(FETCHES, request)
-        self.relay.track(request.name).fetch(request)
+        self._track(request.name).fetch(request)
 
     def on_track_status(self, request: IncomingTrackStatus) -> None:
         """What SUBSCRIBE_OK would say."""
         self.admission.request(FETCHES, request)
-        self.relay.track(request.name).status(request)
+        self._track(request.name).status(request)
 
     def on_publish_namespace(self, request: IncomingPublishNamespace) -> None:
         """The peer has tracks."""
@@ -79,12 +81,14 @@ class RelayHandler(Unserved):
             request.on_change = changed
             relay.directory.interested(request, admission)
             relay.interest_changed()
+            relay.loops.interested(request.prefix)
 
     def on_subscribe_tracks(self, request: IncomingSubscribeTracks) -> None:
         """Offer the tracks under a prefix."""
         self.admission.check_prefix(request.prefix)
         self.admission.request(INTERESTS, request)
         self.relay.offers.interested(request, self.admission)
+        self.relay.loops.interested(request.prefix)
 
     def on_publish(self, request: IncomingPublish) -> None:
         """A track on offer: one more upstream of it."""
@@ -101,3 +105,10 @@ class RelayHandler(Unserved):
         self.relay.peers.pop(self.peer, None)
         self.relay.upstream_gone(self.peer)
         self.admission.close()
+
+    def _track(self, name: FullTrackName) -> RelayTrack:
+        """The track that a request is for; RequestRefused when it is our own question."""
+        self.relay.loops.check(name)
+        track = self.relay.track(name)
+        self.relay.loops.asked(track)
+        return track

@@ -63,6 +63,10 @@ class Interests(Generic[_R]):
         """Who admitted it."""
         return self._standing[request].admission
 
+    def prefixes(self) -> list[TrackNamespace]:
+        """The prefixes of all of them."""
+        return [prefix for prefixes in self.wanted.values() for prefix in prefixes]
+
     def above(self, namespace: TrackNamespace) -> list[_R]:
         """Those that ``namespace`` lies under."""
         return self._by_prefix.above(namespace)

@@ -169,7 +169,7 @@ class Leg:
         timer, self._refreshing = self._refreshing, None
         if timer is not None:
             timer.cancel()
-            self._track.told()
+            self._track.answer()
 
     def ask_group(self, wanted: int) -> None:
         """NEW_GROUP_REQUEST, unless one as good is outstanding (draft-22 §9.20.19)."""

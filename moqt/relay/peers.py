@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from moqt.codec.params import NO_PARAMETERS
+from moqt.errors import SessionCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,8 @@ class Peer:
         self._holder = holder
         #: Who it is, for limits and logs; never a secret.
         self.identity = identity
+        #: What is asked there comes back to us.
+        self.leads_back = False
 
     @property
     def session(self) -> Session:
@@ -47,6 +50,10 @@ class Peer:
     def usable(self) -> bool:
         """True while new requests make sense."""
         return self.session.established and self.session.may_request
+
+    def close(self, reason: str) -> None:
+        """End the session at once."""
+        self.session.close(SessionCode.NO_ERROR, reason)
 
     def subscribe(
         self, name: FullTrackName, parameters: Parameters, receiver: TrackReceiver

@@ -38,11 +38,19 @@ class Recovery:
         self.ending = False
         stock.recovering = True
         stock.recovering_from = first
-        config = stock.context.config
-        self._limit = stock.context.clock.call_later(config.recovery, lambda: self.stop(False))
+        self._limit: Planned | None = None
+        self.alone()
+
+    def alone(self) -> None:
+        """No upstream stands: one has to come in time."""
+        if self._limit is None and self._over is not None:
+            context = self._stock.context
+            delay = context.config.recovery
+            self._limit = context.clock.call_later(delay, lambda: self.stop(False))
 
     def upstream(self, largest: Location | None) -> None:
         """An upstream stands, whose largest object is this: get everything up to there."""
+        self._limit_off()
         if self._pieces is not None:
             return
         first = location(self._stock.recovering_from)
@@ -57,7 +65,7 @@ class Recovery:
         over, self._over = self._over, None
         if over is None:
             return
-        self._limit.cancel()
+        self._limit_off()
         if self._planned is not None:
             self._planned.cancel()
         if self._pieces is not None:
@@ -66,6 +74,11 @@ class Recovery:
         if succeeded:
             self._stock.account.passed_on = self._since, self._walked_to
         over(succeeded)
+
+    def _limit_off(self) -> None:
+        limit, self._limit = self._limit, None
+        if limit is not None:
+            limit.cancel()
 
     def _walk(self, first: Location, last: Location) -> None:
         reader = Reader(self._stock, GroupOrder.ASCENDING, self._wake, None)
@@ -131,3 +144,4 @@ class Recovery:
         else:  # the upstream it was for is gone or paused: on from here with the next one
             self._pieces = None
             self._stock.recovering_from = self._walked_to + 1
+            self.alone()

@@ -10,6 +10,7 @@ from moqt.relay.cache import Cache
 from moqt.relay.config import RelayConfig
 from moqt.relay.context import RelayContext
 from moqt.relay.directory import Directory
+from moqt.relay.loops import Loops
 from moqt.relay.namespaces import ByNamespace
 from moqt.relay.offers import Offers
 from moqt.relay.track import RelayTrack
@@ -43,6 +44,7 @@ class Relay:
         self.peers: dict[Peer, None] = {}
         #: Sessions to other relays, by the prefix that they serve; the longest counts first.
         self.upstreams: dict[Peer, tuple[TrackNamespace, ...]] = {}
+        self.loops = Loops(self)
         self._asking: dict[Peer, Asking] = {}
         self._changed = False
         #: No new work is taken.
@@ -98,6 +100,7 @@ class Relay:
     def upstream_came(self, peer: Peer, prefixes: tuple[TrackNamespace, ...]) -> None:
         """A session to a relay upstream is open."""
         self.upstreams[peer] = prefixes
+        self.loops.came(peer)
         asking = self._asking[peer] = Asking(self, peer, prefixes)
         asking.adjust()
         for track in tuple(self.tracks.values()):
@@ -110,6 +113,16 @@ class Relay:
         asking = self._asking.pop(peer, None)
         if asking is not None:
             asking.close()
+        self.loops.forget(peer)
+
+    def leads_back(self, peer: Peer) -> None:
+        """What is asked at an upstream comes back here: ask nothing there any more."""
+        self.context.counts["loops"] += 1
+        peer.leads_back = True
+        self.upstream_gone(peer)
+        for track in tuple(self.tracks.values()):
+            track.let_go(peer, has_none=True)
+        self.context.clock.call_later(0, lambda: peer.close("this upstream leads back"))
 
     def let_go(self, peer: Peer) -> None:
         """A session is about to end: what another one serves too is left here."""

@@ -102,9 +102,12 @@ class RelayService:
         return self
 
     async def leave(self, limit: float = LEAVE_TIME / 1000) -> None:
-        """GOAWAY to every client; returns when all have gone, at the latest after ``limit`` s."""
+        """GOAWAY to every client; returns when all have gone, at the latest after ``limit`` s.
+
+        Nobody new is taken.
+        """
         server = self._listening
-        self.relay.leaving = True
+        self._refuse()
         server.goaway(self.config.successor, int(limit * 1000))
         if server.connections:
             ends = [asyncio.ensure_future(one.wait_closed()) for one in server.connections]
@@ -114,7 +117,7 @@ class RelayService:
 
     async def close(self) -> None:
         """End every session, deliver what is queued within a second."""
-        self.relay.leaving = True
+        self._refuse()
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self.uplinks.close()
@@ -132,6 +135,10 @@ class RelayService:
             raise RuntimeError("the relay has not been started: await start()")
         return self._server
 
+    def _refuse(self) -> None:
+        self.relay.leaving = True
+        self._listening.refuse()
+
     def _session(self, transport: TransportSession) -> SessionConfig:
         judge = self.config.judge
         if judge is None:
@@ -143,7 +150,13 @@ class RelayService:
         admission = self.gate.admission(
             lambda: connection.peer.address[0], judge if isinstance(judge, Judge) else None
         )
+        if self.relay.leaving:  # its handshake had begun before
+            asyncio.get_running_loop().call_soon(self._send_away, connection)
         return RelayHandler(self.relay, Peer(connection), admission)
+
+    def _send_away(self, connection: Connection) -> None:
+        if connection.is_open:
+            connection.goaway(self.config.successor)
 
     async def _sweep(self) -> None:
         while True:

@@ -54,7 +54,7 @@ class StockedTrack:
             return None
         return self.stock.archive.last(place(within.start), place(end)) or end
 
-    def answer(self, request: IncomingFetch) -> None:
+    def accept(self, request: IncomingFetch) -> None:
         """FETCH_OK; a range beyond what is here may be asked for again while upstream stands."""
         try:
             request.accept(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from moqt.errors import (
     DoneCode,
@@ -13,6 +13,7 @@ from moqt.errors import (
     RequestRefused,
 )
 from moqt.relay.legs import Leg
+from moqt.relay.questions import Questions, refuse
 from moqt.relay.recovery import Recovery
 from moqt.relay.source import StockedTrack
 from moqt.relay.spans import MAX_PLACE, place
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from moqt.relay.clock import Planned
     from moqt.relay.context import RelayContext
     from moqt.relay.peers import Peer
+    from moqt.relay.questions import Asked
     from moqt.session.context import Context
     from moqt.session.fetches import IncomingFetch
     from moqt.session.ports import TrackInfo
@@ -32,19 +34,12 @@ if TYPE_CHECKING:
     from moqt.session.publishing import IncomingPublish
     from moqt.session.status import IncomingTrackStatus
 
-    Asked: TypeAlias = IncomingSubscribe | IncomingFetch | IncomingTrackStatus
-
 #: Ends after which a track is not asked for again.
 _FINAL_ENDS: Final = frozenset(
     {DoneCode.TRACK_ENDED, DoneCode.UNAUTHORIZED, DoneCode.MALFORMED_TRACK}
 )
-
-
-class Question(NamedTuple):
-    """What waits until an upstream says how far the track has come: all but live SUBSCRIBEs."""
-
-    request: Asked
-    answer: Callable[[], None]
+#: Nobody is there who may have it.
+NO_SUCH_TRACK: Final = RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track")
 
 
 class RelayTrack(StockedTrack):
@@ -61,7 +56,7 @@ class RelayTrack(StockedTrack):
         self._legs = self.stock.legs
         self._on_idle = on_idle
         self._pending: dict[IncomingSubscribe, None] = {}
-        self._asking: list[Question] = []
+        self._questions = Questions(self._check_idle)
         self._settled = False
         self._last_end = DoneCode.INTERNAL_ERROR
         self._recovery: Recovery | None = None
@@ -88,7 +83,7 @@ class RelayTrack(StockedTrack):
     def wanted(self) -> bool:
         """True while anybody downstream waits for, follows or reads it."""
         stock = self.stock
-        return bool(stock.subscriptions or self._pending or self._asking or stock.readers)
+        return bool(stock.subscriptions or self._pending or self._questions or stock.readers)
 
     @property
     def busy(self) -> bool:
@@ -106,7 +101,7 @@ class RelayTrack(StockedTrack):
             self._attach(request)
             return
         if paused and self.standing:
-            self._ask(Question(request, lambda: request.ask(self._attach_paused)))
+            self._ask(request, lambda: request.ask(self._attach_paused))
             return
         self._pending[request] = None
         request.on_end = lambda: self._pending_over(request)
@@ -114,8 +109,9 @@ class RelayTrack(StockedTrack):
         wait = self._may_wait(asked.rendezvous_timeout or 0)
         if wait:
             request.refuse_after(wait)
-            self.context.waiting += 1
-            request.when_ended(self._waited)
+            waiting = self.context.waiting
+            waiting.add(request)
+            request.when_ended(lambda: waiting.discard(request))
         if self.standing:
             self._adjust_forward()
             return
@@ -141,16 +137,16 @@ class RelayTrack(StockedTrack):
         else:
             here = False
         if here or self._up_to_date:
-            self.answer(request)
+            self.accept(request)
         else:
-            self._ask(Question(request, lambda: request.ask(self.answer)))
+            self._ask(request, lambda: request.ask(self.accept))
 
     def status(self, request: IncomingTrackStatus) -> None:
         """TRACK_STATUS, from an upstream subscription."""
         if self._up_to_date:
             request.accept(self)
         else:
-            self._ask(Question(request, lambda: request.accept(self)))
+            self._ask(request, lambda: request.accept(self))
 
     def serve(self, request: PublisherHalf) -> None:
         """A subscription takes part: a SUBSCRIBE just accepted, or a PUBLISH of ours."""
@@ -173,17 +169,18 @@ class RelayTrack(StockedTrack):
 
     def publisher_came(self, peer: Peer) -> None:
         """A peer announces it: follow it there as well when it is followed (draft-22 §7.6)."""
-        if self.stock.subscriptions or self._pending or self._asking:
+        if self.stock.subscriptions or self._pending or self._questions:
             self._connect(forward=self._wants_objects(), only=peer)
 
-    def told(self) -> None:
-        """A paused upstream has said how far the track has come."""
-        self._answer()
-
-    def let_go(self, peer: Peer) -> None:
-        """Leave the upstream on a session that another one replaces."""
-        if any(leg.established and leg.peer is not peer for leg in self._legs):
-            for leg in [one for one in self._legs if one.peer is peer]:
+    def let_go(self, peer: Peer, *, has_none: bool = False) -> None:
+        """Leave a session that another one replaces, or that has none of what it seemed to."""
+        legs = [leg for leg in self._legs if leg.peer is peer]
+        if has_none:
+            for leg in legs:
+                leg.cancel()
+                self.leg_failed(leg, NO_SUCH_TRACK)
+        elif any(leg.established and leg not in legs for leg in self._legs):
+            for leg in legs:
                 leg.cancel()
                 self._legs.remove(leg)
 
@@ -203,7 +200,7 @@ class RelayTrack(StockedTrack):
             self._begins(leg)
         if leg.live or not self._wants_objects():
             self._attach_pending()
-        self._answer()
+        self.answer()
         if self._recovery is not None and leg.live:
             self._recovery.upstream(self.largest)
         self._adjust_forward()
@@ -223,7 +220,7 @@ class RelayTrack(StockedTrack):
         self._attach_pending()
         if self._recovery is not None and leg.live:
             self._recovery.upstream(largest)
-        self._answer()
+        self.answer()
 
     def leg_done(self, leg: Leg, code: int, reason: str) -> None:
         """PUBLISH_DONE of an upstream, all of its streams in."""
@@ -292,6 +289,7 @@ class RelayTrack(StockedTrack):
     def _attach_pending(self) -> None:
         for request in tuple(self._pending):  # those that still wait are wanted for, too
             self._pending.pop(request, None)
+            self.context.waiting.discard(request)
             request.ask(self._attach)
 
     def _detach(self, request: PublisherHalf) -> None:
@@ -302,42 +300,31 @@ class RelayTrack(StockedTrack):
     def _may_wait(self, asked: int) -> int:
         """Milliseconds of RENDEZVOUS_TIMEOUT that are granted (draft-22 §9.20.6)."""
         config = self.context.config
-        if self.context.waiting >= config.max_rendezvous:
+        if len(self.context.waiting) >= config.max_rendezvous:
             return 0
         return min(asked, int(config.rendezvous * 1000))
-
-    def _waited(self) -> None:
-        self.context.waiting -= 1
 
     def _pending_over(self, request: IncomingSubscribe) -> None:
         self._pending.pop(request, None)
         self._check_idle()
 
-    def _ask(self, question: Question) -> None:
+    def _ask(self, request: Asked, answer: Callable[[], None]) -> None:
         """Answer once an upstream stands; from the cache alone when none does."""
-        self._asking.append(question)
-        question.request.on_end = lambda: self._asked_no_more(question)
+        self._questions.add(request, answer)
         if self.standing:
             if not any([leg.refresh() for leg in self._legs]):
-                self._answer()
+                self.answer()
             return
         self._connect(forward=False)
         if not self._legs:
-            self._refuse(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
+            self._refuse(NO_SUCH_TRACK)
             self._check_idle()
 
-    def _answer(self) -> None:
+    def answer(self) -> None:
+        """Answer what has waited to hear how far the track has come."""
         if any(leg.refreshing for leg in self._legs):
             return  # what another upstream has just said may be less
-        asking, self._asking = self._asking, []
-        for question in asking:
-            question.request.on_end = None
-            question.answer()
-
-    def _asked_no_more(self, question: Question) -> None:
-        if question in self._asking:
-            self._asking.remove(question)
-            self._check_idle()
+        self._questions.answer()
 
     def _connect(
         self,
@@ -376,6 +363,12 @@ class RelayTrack(StockedTrack):
             return True
         return self.live and not any(leg.refreshing for leg in self._legs)
 
+    @property
+    def _all_passed_on(self) -> bool:
+        """True when the track has ended and its subscriptions lack nothing."""
+        largest = self.largest
+        return self.ended and largest is not None and self.stock.account.lacking() > place(largest)
+
     def _wants_objects(self) -> bool:
         return any(request.forward for request in self.stock.subscriptions) or any(
             request.parameters.forward is not False for request in self._pending
@@ -399,11 +392,9 @@ class RelayTrack(StockedTrack):
         """No upstream stands: what cannot wait is answered, from the cache if possible."""
         self._refuse_pending(error)
         if self.stock.fault is None and self.stock.archive.objects and self.largest is not None:
-            self._answer()
+            self.answer()
             return
-        asking, self._asking = self._asking, []
-        for question in asking:
-            _refuse(question.request, error)
+        self._questions.refuse(error)
 
     def _refuse_pending(self, error: MoqtError) -> None:
         pending, self._pending = self._pending, {}
@@ -411,7 +402,7 @@ class RelayTrack(StockedTrack):
             if request.parameters.rendezvous_timeout and not isinstance(error, MalformedTrack):
                 self._pending[request] = None
             else:
-                _refuse(request, error)
+                refuse(request, error)
 
     def _begins(self, leg: Leg) -> None:
         """It is live; if others were before it, what only those bring comes first."""
@@ -431,20 +422,25 @@ class RelayTrack(StockedTrack):
         stock = self.stock
         for fan in tuple(stock.fans.values()):
             fan.advance()
+        if not self.standing and self._recovery is None and self._all_passed_on:
+            self._end(DoneCode.TRACK_ENDED, "")
         if stock.subscriptions and self._recovery is None:
             self._recovery = Recovery(stock, self._recovered, stock.account.lacking())
             if self.live:  # what the other one is not to bring has to be fetched
                 self._recovery.upstream(self.largest)
+        if not self.standing and self._recovery is not None:
+            self._recovery.alone()
         if not self.standing and (stock.subscriptions or self._pending):
             self._connect(forward=self._wants_objects())
             if not self._legs:
-                self._refuse_pending(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
+                self._refuse_pending(NO_SUCH_TRACK)
         self._check_idle()
 
     def _recovered(self, succeeded: bool) -> None:
         """Live streams go on from here; or nobody came."""
+        ending = self._recovery is not None and self._recovery.ending
         self._recovery = None
-        if not succeeded and not self.standing:
+        if not succeeded and not self.standing and not ending:
             self._end(DoneCode.INTERNAL_ERROR, "the publisher is lost")
             self.stock.waits.stir()
             return
@@ -465,7 +461,7 @@ class RelayTrack(StockedTrack):
         if not self._legs and code == DoneCode.TRACK_ENDED:
             self._attach_pending()
         elif not self._legs:
-            self._refuse_pending(RequestFailed(RequestCode.DOES_NOT_EXIST, "no such track"))
+            self._refuse_pending(NO_SUCH_TRACK)
         ended = code == DoneCode.TRACK_ENDED and self.largest is not None
         for fan in tuple(self.stock.fans.values()):
             fan.advance()
@@ -490,14 +486,3 @@ class RelayTrack(StockedTrack):
         if not self._legs:
             self.stock.forget_fans()
             self._on_idle(self)
-
-
-def _refuse(request: Asked, error: MoqtError) -> None:
-    """Answer with what upstream said."""
-    if isinstance(error, RequestFailed) and error.code in RequestCode._value2member_map_:
-        code = RequestCode(error.code)
-        request.refuse(code, error.reason, error.retry_after, error.redirect)
-    elif isinstance(error, MalformedTrack):
-        request.refuse(RequestCode.MALFORMED_TRACK, "malformed upstream")
-    else:
-        request.refuse(RequestCode.INTERNAL_ERROR, "the publisher is lost")

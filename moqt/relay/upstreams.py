@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from random import uniform
 from typing import TYPE_CHECKING, Any, Final
 
 from moqt.endpoint import connect
@@ -32,6 +33,9 @@ _log = logging.getLogger(__name__)
 #: Seconds until a relay that does not answer is dialled again, doubled up to the second value.
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 10.0
+#: Seconds until one that leads back to this relay is dialled again, and up to as many more: two
+#: relays of a circle that leave each other at once do not come back at once.
+LOOP_PAUSE: Final = 60.0
 #: After GOAWAY both sessions stay for so long, so that what runs on the old one can end there.
 MOVE_TIME: Final = 5.0
 
@@ -96,6 +100,9 @@ class Uplinks:
                 self._relay.upstream_gone(peer)
             if connection.is_open:
                 self._spawn(self._let_go(connection, peer))
+            if peer.leads_back:
+                _log.warning("upstream %s leads back to this relay: left for a while", url)
+                await asyncio.sleep(LOOP_PAUSE * uniform(1, 2))  # noqa: S311
             await asyncio.sleep(FIRST_PAUSE)  # or one that says GOAWAY at once keeps us dialling
 
     async def _dial(

@@ -50,6 +50,8 @@ class OutgoingFetch(TrackRequest, UpdatableRequest):
         self._stream: int | None = None
         self._awaits_stream = True
         self._late: Timer | None = None
+        self._said_all = False
+        self._may_be_lost = False
         order = parameters.group_order or GroupOrder.ASCENDING
         session.streams.expect_fetch(self.request_id, self, order)
 
@@ -75,6 +77,7 @@ class OutgoingFetch(TrackRequest, UpdatableRequest):
             TrackInfo(properties, end=message.end, end_of_track=message.end_of_track)
         )
         self._check_over()
+        self._wait_for_stream()
 
     def open_fetch(self, stream: int, request_id: int) -> ObjectSink:
         """The data stream starts."""
@@ -94,12 +97,29 @@ class OutgoingFetch(TrackRequest, UpdatableRequest):
         else:
             self._fail(StreamReset(code))
 
+    def stream_lost(self) -> None:
+        """A stream was reset before its header: it may have been the one of this fetch."""
+        if not self._may_be_lost:
+            self._may_be_lost = True
+            self._wait_for_stream()
+
     def peer_finished(self) -> None:
-        """All is said. A data stream that was reset before its header is never recognized."""
-        if self.state is Request.ESTABLISHED and self._awaits_stream:
-            delay = self.session.config.done_timeout
-            self._late = self.session.call_later(delay, self._never_came)
+        """All is said: the data stream is on its way, or lost."""
+        self._said_all = True
+        self._wait_for_stream()
         super().peer_finished()
+
+    def _wait_for_stream(self) -> None:
+        """Shortly when both the end of the request and a lost stream speak against it."""
+        lost, said_all = self._may_be_lost, self._said_all
+        if self.state is not Request.ESTABLISHED or not self._awaits_stream:
+            return
+        if self._late is not None:
+            self._late.cancel()
+        if lost or said_all:
+            config = self.session.config
+            delay = config.stop_grace if lost and said_all else config.done_timeout
+            self._late = self.session.call_later(delay, self._never_came)
 
     def _never_came(self) -> None:
         if self._awaits_stream:

@@ -31,7 +31,8 @@ class IncomingStreams:
         self._retired: OrderedDict[int, None] = OrderedDict()
         self._unanswered: set[SubscriberHalf] = set()
         self._offers: dict[int, set[SubscriberHalf]] = {}
-        self._fetches: dict[int, tuple[TrackRequest, GroupOrder]] = {}
+        #: Who awaits which fetch stream, and in which order of groups.
+        self.awaited: dict[int, tuple[TrackRequest, GroupOrder]] = {}
         self._orphans: dict[int, dict[DataStream, None]] = {}
         self._orphan_count = 0
         self._orphan_octets = 0
@@ -140,15 +141,11 @@ class IncomingStreams:
 
     def expect_fetch(self, request_id: int, owner: TrackRequest, order: GroupOrder) -> None:
         """A fetch or fill stream with this request id may come."""
-        self._fetches[request_id] = owner, order
+        self.awaited[request_id] = owner, order
 
     def forget_fetch(self, request_id: int) -> None:
         """It has come, or never will."""
-        self._fetches.pop(request_id, None)
-
-    def fetch(self, request_id: int) -> tuple[TrackRequest, GroupOrder] | None:
-        """Who awaits this fetch stream, and the order of its groups."""
-        return self._fetches.get(request_id)
+        self.awaited.pop(request_id, None)
 
     # -- datagrams -------------------------------------------------------------------------------
 
@@ -231,7 +228,7 @@ class IncomingStreams:
         self._retired.clear()
         self._unanswered.clear()
         self._offers.clear()
-        self._fetches.clear()
+        self.awaited.clear()
         self._orphans.clear()
         self._datagrams.clear()
         self._orphan_count = self._orphan_octets = 0

@@ -101,8 +101,11 @@ class DataStream:
         context.streams.leave(self)
         self._abort_sink(code)
         self._over(code)
-        if lost and context.on_stream_lost is not None:
-            context.on_stream_lost()
+        if lost:
+            for owner, _ in tuple(context.streams.awaited.values()):
+                owner.stream_lost()  # any of them may be it
+            if context.on_stream_lost is not None:
+                context.on_stream_lost()
 
     def stop(self, code: int) -> None:
         """Never: the stream is the peer's."""
@@ -198,7 +201,7 @@ class DataStream:
             self.abandon(StreamCode.EXCESSIVE_LOAD)
 
     def _start_fetch(self, header: FetchHeader, rest: memoryview) -> None:
-        awaited = self._context.streams.fetch(header.request_id)
+        awaited = self._context.streams.awaited.get(header.request_id)
         if awaited is None:  # cancelled, served, or never asked for
             self.abandon(StreamCode.CANCELLED)
             return

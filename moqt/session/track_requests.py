@@ -75,6 +75,9 @@ class TrackRequest(RequestStream):
         """The fetch stream ``request_id`` starts."""
         raise NotImplementedError
 
+    def stream_lost(self) -> None:
+        """A data stream was reset before its header: whose it was is unknown."""
+
     def stream_over(self, stream: int, code: int | None) -> None:
         """A data stream ended: FIN when ``code`` is None, else reset."""
         raise NotImplementedError

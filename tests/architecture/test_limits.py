@@ -114,6 +114,9 @@ REACHED = {
     "ServingLimits.fetches": SESSION + "test_fetch.py::test_fetches_at_once_are_bounded",
     "ServingLimits.rendezvous": SESSION + "test_grants.py::test_a_subscription_waits_for_its_track",
     "ServingLimits.awaited": SESSION + "test_grants.py::test_what_waits_is_bounded",
+    "ServingLimits.awaited_each": (
+        SESSION + "test_grants.py::test_one_session_does_not_take_all_the_places"
+    ),
     "RelayConfig.cache": LIMITS + "test_a_small_cache_and_a_late_reader",
     "RelayConfig.max_cached_object": LIMITS + "test_an_object_too_large_to_keep_passes_through",
     "RelayConfig.unfinished": (

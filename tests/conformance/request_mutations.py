@@ -198,7 +198,10 @@ REQUEST_MUTATIONS = (
         "for kept in tuple(self._kept)[1:]))\n",
     ),
     Mutation(
-        "M295", "moqt/migration.py", "            await what.move(new)\n", "            pass\n"
+        "M295",
+        "moqt/migration.py",
+        "            await self._move_there(new, [what])\n",
+        "            pass\n",
     ),
     Mutation(
         "M297",

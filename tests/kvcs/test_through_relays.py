@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+import moqt
+from moqt.relay.upstreams import Upstream
 from tests.kvcs.endpoints import Cache, World, check, relay
+from transport.errors import ConnectFailed, ConnectFault
+from transport.url import MoqtUrl
 
 pytestmark = pytest.mark.e2e
 
@@ -70,3 +74,54 @@ async def test_a_relay_that_leaves_says_so_before_it_lets_go_of_upstream(world) 
     await leaving
     assert elsewhere != url
     assert other.relay.tracks == {}
+
+
+async def test_a_relay_that_leaves_takes_nobody_new(world) -> None:
+    service, url = await relay(world)
+    staying = await moqt.connect(url, tls=world.client_tls)
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    staying.when_goaway(lambda uri, _: told.set_result(uri))
+    leaving = asyncio.ensure_future(service.leave(limit=5.0))
+    await told
+    for _ in range(2):
+        with pytest.raises(ConnectFailed) as failure:
+            await moqt.connect(url, tls=world.client_tls)
+        assert failure.value.fault is ConnectFault.REFUSED
+    assert len(service.connections) == 1
+    assert not leaving.done(), "who is here has the time to go"
+    await staying.close()
+    await leaving
+
+
+async def test_who_was_just_connecting_to_a_relay_that_leaves_is_told(world) -> None:
+    service, url = await relay(world)
+    service.relay.leaving = True  # as between the first packet and the end of the handshake
+    late = await moqt.connect(url, tls=world.client_tls)
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    late.when_goaway(lambda uri, _: told.set_result(uri))
+    if late.may_request:
+        await asyncio.wait_for(told, 5)
+    assert not late.may_request
+    await late.close()
+
+
+async def test_two_relays_that_dial_each_other_open_the_circle(world) -> None:
+    cache = Cache(layers=4)
+    upper, url = await relay(world)
+    lower, below = await relay(world, url)
+    await world.until(lambda: lower.relay.upstreams)
+    made = await publisher(world, url)
+    publication = made.open(cache.descriptor, tokens=cache.tokens)
+    early = await (await world.consumer(below)).retrieve(publication.name)
+    await cache.put(publication, 0, 2)
+    await early.layer(1)
+    upper.uplinks.add(Upstream(url=MoqtUrl.parse(below), tls=world.client_tls))
+    await world.until(lambda: upper.relay.context.counts["loops"])
+    assert not upper.relay.upstreams
+    await world.until(lambda: not upper.uplinks.connections[below].is_open)
+    late = await (await world.consumer(below)).retrieve(publication.name)
+    await cache.put(publication, 3)
+    await publication.finish()
+    for retrieval in (early, late):
+        await check(retrieval, cache)
+    assert lower.relay.context.counts["loops"] == 0

@@ -209,6 +209,26 @@ async def test_one_request_moves_within_its_session(two: Two) -> None:
     assert places(receiver) == expected(range(6))
 
 
+async def test_a_session_that_single_requests_were_sent_to_is_followed(two: Two) -> None:
+    publish(two.track, range(2))
+    receivers = [Receiver() for _ in range(3)]
+    for receiver in receivers:
+        two.roamer.subscribe(NAME, receiver, FROM_THE_START)
+    await two.until(lambda: all(len(one.objects) == 6 for one in receivers))
+    requests = sorted(two.track._subscriptions, key=lambda one: one.request_id)
+    for request in requests[:2]:
+        request.goaway(two.there)
+    await two.until(lambda: not any(one.active for one in requests[:2]))
+    assert len(two.second.connections) == 1, "one session for all that are sent to one place"
+    back = f"moqt://127.0.0.1:{two.first.port}/"
+    two.second.goaway(back)
+    await two.until(lambda: not two.second.connections)
+    assert len(two.first.connections) == 2
+    publish(two.track, range(2, 4))
+    await two.until(lambda: all(len(one.objects) >= 12 for one in receivers))
+    assert all(places(one) == expected(range(4)) for one in receivers)
+
+
 async def test_where_nobody_answers_all_stays(two: Two) -> None:
     receiver = Receiver()
     stuck: list[Exception] = []

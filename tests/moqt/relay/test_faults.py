@@ -358,5 +358,5 @@ def test_nothing_is_left_when_all_have_gone() -> None:
     world.relay.sweep()
     assert not world.relay.tracks
     assert not world.relay.peers
-    assert (world.relay.cache.octets, world.relay.context.waiting) == (0, 0)
+    assert (world.relay.cache.octets, world.relay.context.waiting) == (0, set())
     assert all(not handler.admission.open.total() for handler in world.handlers)

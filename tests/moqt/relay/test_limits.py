@@ -101,7 +101,7 @@ def test_what_waits_for_a_publisher_is_bounded_in_time_and_number() -> None:
     assert waits.error is None
     world.run(2.5)
     assert refused(waits) == RequestCode.TIMEOUT
-    assert world.relay.context.waiting == 0
+    assert not world.relay.context.waiting
 
 
 @pytest.mark.parametrize("stated", [None, 300, 60_000])

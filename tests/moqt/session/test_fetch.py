@@ -574,17 +574,3 @@ def test_the_session_dies() -> None:
     wire.lose(-1)
     assert isinstance(receiver.error, SessionClosed)
     assert receiver.fetches[0].ended == -1
-
-
-def test_a_stream_that_was_reset_before_its_header_is_not_waited_for() -> None:
-    wire = Wire(is_client=True)
-    receiver = Receiver()
-    wire.session.fetch(NAME, NO_PARAMETERS, receiver)
-    (stream,) = wire.opened(unidirectional=False)
-    wire.send(stream, m.FetchOk(False, Location(0, 0), Parameters(), b""), fin=True)
-    wire.now += 9
-    wire.session.tick(wire.now)
-    assert receiver.error is None
-    wire.now += 2
-    wire.session.tick(wire.now)
-    assert isinstance(receiver.error, StreamReset)

@@ -301,6 +301,21 @@ def test_what_waits_is_bounded() -> None:
     assert not catalog._awaited
 
 
+def test_one_session_does_not_take_all_the_places() -> None:
+    catalog = Catalog(ServingLimits(awaited=4, awaited_each=2))
+    greedy, modest = served(catalog), served(catalog)
+    wanted = Parameters(rendezvous_timeout=1000)
+    first, _, third = (greedy.bidi(m.Subscribe(one, NAME, wanted)) for one in (0, 2, 4))
+    assert isinstance(greedy.last(third), m.RequestError)
+    mine = modest.bidi(m.Subscribe(0, NAME, wanted))
+    assert len(catalog._awaited[NAME]) == 3
+    greedy.reset(first)
+    again = greedy.bidi(m.Subscribe(6, NAME, wanted))
+    catalog.add(Track(NAME))
+    assert isinstance(modest.last(mine), m.SubscribeOk)
+    assert isinstance(greedy.last(again), m.SubscribeOk)
+
+
 # -- REDIRECT ------------------------------------------------------------------------------------
 
 

@@ -1,29 +1,42 @@
-"""Data streams that are reset before anyone knows whose they are."""
+"""A fetch whose data stream is reset before its header: nobody can tell whose it was."""
 
 from __future__ import annotations
 
 import pytest
 
-from .test_subscribe_wire import subscribed
+from moqt.errors import StreamReset
 
-HEADER = "54 07 0c 01 64"
+from .test_fetch import OBJECT, OK, ours
 
 
 @pytest.mark.parametrize(
-    ("octets", "lost"),
-    [
-        pytest.param("", 1, id="nothing"),
-        pytest.param("54 07", 1, id="part-of-its-header"),
-        pytest.param("54 09 0c 01 64 00 01 41", 1, id="an-alias-that-nobody-has-yet"),
-        pytest.param(HEADER + "00 01 41", 0, id="its-owner-hears-of-it"),
-    ],
+    ("fin", "reset", "limit"), [(True, False, 10), (False, True, 10), (True, True, 1)]
 )
-def test_a_stream_whose_owner_is_unknown_is_told_as_lost(octets: str, lost: int) -> None:
-    wire, _, receiver = subscribed()
-    told: list[None] = []
-    wire.session.when_stream_lost(lambda: told.append(None))
-    stream = wire.uni(bytes.fromhex(octets))
-    wire.reset(stream)
-    assert len(told) == lost
-    assert len(receiver.streams) == 1 - lost
-    assert wire.fault is None
+@pytest.mark.parametrize("before_the_answer", [False, True])
+def test_a_stream_that_was_reset_before_its_header_is_not_waited_for(
+    fin: bool, reset: bool, limit: int, before_the_answer: bool
+) -> None:
+    wire, request, receiver = ours()
+    if reset and before_the_answer:
+        wire.reset(wire.uni(b""), 0)
+    wire.send(request.stream, OK, fin=fin)
+    if reset and not before_the_answer:
+        wire.reset(wire.uni(b""), 0)
+    wire.wait(0.9 * limit)
+    assert receiver.error is None
+    wire.wait(0.2 * limit)
+    assert isinstance(receiver.error, StreamReset)
+
+
+def test_a_stream_that_another_one_was_lost_beside_may_still_come() -> None:
+    wire, request, receiver = ours()
+    wire.send(request.stream, OK)
+    wire.reset(wire.uni(b""), 0)
+    wire.reset(wire.uni(b""), 0)
+    wire.wait(9)
+    stream = wire.uni(bytes.fromhex("05 00"))
+    wire.wait(20)
+    assert receiver.error is None
+    wire.send(stream, OBJECT, fin=True)
+    wire.send(request.stream, fin=True)
+    assert receiver.end == (0, "", True)

@@ -208,7 +208,7 @@ def leftovers(session: Session) -> dict[str, int]:
         "timers": len(context.timers),
         "aliases": len(streams._aliases),
         "unanswered": len(streams._unanswered),
-        "fetches": len(streams._fetches),
+        "fetches": len(streams.awaited),
         "orphans": len(streams._orphans),
         "orphan_count": streams._orphan_count,
         "orphan_octets": streams._orphan_octets,
