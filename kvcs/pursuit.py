@@ -81,8 +81,11 @@ class Pursuit:
         self._bell = Bell()
         self._leg: Leg | None = None
         self._setbacks: Counter[str] = Counter()
-        #: Where to go on, once the present session is to end.
+        #: Where to go on, once the present session is to end; and the search for that.
         self._next: Link | None = None
+        self._moving: asyncio.Task[Link | None] | None = None
+        #: Until then whoever sent us back may not know yet what it had.
+        self._back_until = 0.0
         source.watch.listeners.add(self._bell.ring)
 
     @property
@@ -98,8 +101,12 @@ class Pursuit:
         """Until everything is verified; raises IncompletePublication and other KvcsErrors."""
         if self.source.entry.complete:
             self.leave()
-        while not await self._use_link():
-            await self._next_source()
+        try:
+            while not await self._use_link():
+                await self._next_source()
+        finally:
+            if self._moving is not None:
+                self._moving.cancel()
 
     def leave(self) -> None:
         """The manifest is of no more interest, or its session is left."""
@@ -139,8 +146,11 @@ class Pursuit:
             if self._assembly.complete:
                 return True
             if not leg.link.open:
-                self._note(f"{leg.link}: the session {'is to end' if self._next else 'ended'}")
+                self._note(f"{leg.link}: the session {'ended' if leg.link.over else 'is to end'}")
                 return False
+            if leg.unknown and await self._known_again(leg.link):
+                follow = self.live
+                continue
             if leg.refused:
                 return False
             fruitless = 0 if self._assembly.counters.objects > before else fruitless + 1
@@ -184,13 +194,14 @@ class Pursuit:
                 return
             if leg.damaged:
                 leg.repair()
-            if leg.link.leaving and self._next is None and not leg.stays:
+            if leg.link.leaving and not leg.stays:
                 # Connect there first: what comes here meanwhile is not lost.
-                self._next = await self._sources.another_link(self.tried, self._note)
-                leg.stays = self._next is None
-                if self._next is not None:
-                    return
-                continue
+                moving = self._moving or self._move()
+                if moving.done():
+                    self._next, self._moving = moving.result(), None
+                    leg.stays = self._next is None
+                    if self._next is not None:
+                        return
             drained = leg.drained(complete=self.source.entry.complete)
             if (progress := self._progress(leg)) != last:
                 # What came may have come long ago: objects ring no bell.
@@ -231,6 +242,23 @@ class Pursuit:
         limit = 4 * wanted.geometry.layers * wanted.geometry.blocks + MAX_VERSIONS
         return counters.objects, min(noise, limit)
 
+    def _move(self) -> asyncio.Task[Link | None]:
+        """Begin to look for the next session, beside what still comes on this one."""
+        search = self._sources.another_link(tuple(self.tried), self._note, self._plan.timeout)
+        self._moving = self._loop.create_task(search)
+        self._moving.add_done_callback(lambda _: self._bell.ring())
+        return self._moving
+
+    async def _known_again(self, link: Link) -> bool:
+        """True once a place that has sent us back offers the publication again."""
+        left = self._back_until - self._loop.time()
+        if left <= 0 or not await self._sources.announced(link, self.source.name, left):
+            return False
+        self._back_until = 0.0
+        self.leave()
+        self._arrive(self.source._replace(watch=self._sources.watch(link, self.source.name)))
+        return True
+
     # -- manifest --------------------------------------------------------------------------------
 
     def _take_version(self) -> None:
@@ -262,14 +290,14 @@ class Pursuit:
         """Another session, else another publication where mixing is allowed; else give up."""
         sources, source = self._sources, self.source
         self.leave()
-        link, self._next = self._next, None
-        if link is None:
-            link = await sources.another_link(self.tried, self._note)
+        link = self._next or await (self._moving or self._move())
+        self._next = self._moving = None
         if link is not None:
+            if source.link.sent_back and link.url == source.link.url:
+                self._back_until = self._loop.time() + self._plan.timeout
             self.tried.append(link)
-            self._watched = True
             watch = sources.watch(link, source.name)
-            self.source = source._replace(link=link, watch=watch)
+            self._arrive(source._replace(link=link, watch=watch))
         else:
             tracks, timeout = self._plan.tracks, self._plan.timeout
             other = await sources.another_publication(
@@ -277,10 +305,13 @@ class Pursuit:
             )
             if other is None:
                 raise self.incomplete("no other source has them")
-            self._watched = True
-            self.source, self._version = other, other.watch.version
+            self._arrive(other)
+            self._version = other.watch.version
             self._apply(other.entry)
-        self.source.watch.listeners.add(self._bell.ring)
+
+    def _arrive(self, source: Source) -> None:
+        self.source, self._watched = source, True
+        source.watch.listeners.add(self._bell.ring)
 
     def _note(self, setback: str) -> None:
         setback = setback[:MAX_SETBACK]

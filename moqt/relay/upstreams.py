@@ -86,6 +86,12 @@ class Uplinks:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
+            if leaving.done():  # it ends, and says so to whoever comes: wait for the next one
+                await connection.close(limit=0.0)
+                url = _place(leaving.result()) or upstream.url
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
             pause = FIRST_PAUSE
             self.connections[str(upstream.url)] = connection
             self._relay.upstream_came(peer, upstream.prefixes)
@@ -134,13 +140,7 @@ class Uplinks:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
-        if not leaving.done() or not leaving.result():
-            return None
-        try:
-            return MoqtUrl.parse(leaving.result())
-        except InvalidUrl:
-            _log.warning("an upstream names a place to move to that is no URL")
-            return None
+        return _place(leaving.result()) if leaving.done() else None
 
     async def _let_go(self, connection: Connection, peer: Peer) -> None:
         """It said GOAWAY: once its successor serves what it served, end it."""
@@ -152,3 +152,14 @@ class Uplinks:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _place(uri: str) -> MoqtUrl | None:
+    """Where a GOAWAY leads; None for where we are, or for what is no URL."""
+    if not uri:
+        return None
+    try:
+        return MoqtUrl.parse(uri)
+    except InvalidUrl:
+        _log.warning("an upstream names a place to move to that is no URL")
+        return None
