@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from kvcs.bell import Bell
-from kvcs.errors import InvalidInput, UnknownPublication
+from kvcs.errors import InvalidInput, UnknownPublication, most_telling_first
 from kvcs.names import PublicationName, namespace_prefix
 from kvcs.relays import ROUND_PAUSE, Offers
 from moqt.errors import MoqtError, RequestCode, RequestFailed
@@ -309,10 +309,10 @@ class Search:
 
     def _explain(self) -> str:
         sessions = ", ".join(map(str, self._links.open)) or "no session"
-        text = (
-            f"no publication for {self._prompt} on {sessions}: it may not be published (yet), or"
-            " for more tokens only (a prefix shorter than what was published cannot be found by"
-            " its tokens), or scope key, descriptor, token ids or request extras differ from the"
-            " publisher's"
+        guess = (
+            "it may not be published (yet), or for more tokens only (a prefix shorter than what was"
+            " published cannot be found by its tokens), or scope key, descriptor, token ids or"
+            " request extras differ from the publisher's"
         )
-        return "; ".join((text, *self._notes))
+        causes = "; ".join(most_telling_first((guess, *self._notes)))
+        return f"no publication for {self._prompt} on {sessions}: {causes}"

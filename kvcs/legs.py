@@ -89,6 +89,7 @@ class Feed:
 
     def accepted(self, info: TrackInfo) -> None:
         """SUBSCRIBE_OK or FETCH_OK."""
+        self._leg.subscribed |= self.live
         self._leg.link.silent = False
         if info.largest is not None:
             self.past = info.largest.group
@@ -223,6 +224,8 @@ class Leg:
         self.stays = False
         #: Nothing came for too long.
         self.silent = False
+        #: A SUBSCRIBE was accepted.
+        self.subscribed = False
         #: Objects of a group whose stream is over were rejected or lost: ask again.
         self.damaged = False
         link.enter()

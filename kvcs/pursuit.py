@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from kvcs.bell import Bell
-from kvcs.errors import IncompletePublication, ManifestRejected
+from kvcs.errors import IncompletePublication, ManifestRejected, most_telling_first
 from kvcs.legs import Leg
 from kvcs.manifest import check_successor
 from kvcs.manifest_track import MAX_VERSIONS
@@ -80,6 +80,7 @@ class Pursuit:
         self._watched = True
         self._bell = Bell()
         self._leg: Leg | None = None
+        self._subscribed = False
         self._setbacks: Counter[str] = Counter()
         #: Where to go on, once the present session is to end; and the search for that.
         self._next: Link | None = None
@@ -92,6 +93,12 @@ class Pursuit:
     def whole_at(self) -> float:
         """When the newest object was whole, before it was verified."""
         return self._loop.time() if self._leg is None else self._leg.whole_at
+
+    @property
+    def mode(self) -> Mode:
+        """How it came: live as soon as one SUBSCRIBE was accepted, else completed."""
+        leg = self._leg
+        return "live" if self._subscribed or (leg is not None and leg.subscribed) else "completed"
 
     def completed(self) -> None:
         """The last layer has become usable."""
@@ -128,7 +135,7 @@ class Pursuit:
     @property
     def setbacks(self) -> tuple[str, ...]:
         """What went wrong on the way, each kind once."""
-        return tuple(
+        return most_telling_first(
             text if count == 1 else f"{text} ({count} times)"
             for text, count in self._setbacks.items()
         )
@@ -177,6 +184,7 @@ class Pursuit:
             if not follow or self._wants_the_end:
                 await self._settle_leg(leg, last_version=follow)
         finally:
+            self._subscribed |= leg.subscribed
             leg.cancel()
         return leg
 

@@ -254,8 +254,9 @@ class Link(Unserved):
 
     def heard(self, error: MoqtError | None) -> None:
         """A request ended so: who refuses it because it is about to end has said GOAWAY, too."""
-        refused = isinstance(error, RequestFailed) and error.refused
-        if refused and error.code == RequestCode.GOING_AWAY:
+        if not isinstance(error, RequestFailed) or not error.refused:
+            return
+        if error.code == RequestCode.GOING_AWAY:
             self.on_goaway("", 0)
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvcs.discovery import Interest, Prompt, Search
-from kvcs.errors import KvcsError, ManifestRejected, UnknownPublication
+from kvcs.errors import KvcsError, ManifestRejected, UnknownPublication, most_telling_first
 from kvcs.manifest_track import MAX_VERSIONS, ManifestWatch
 from moqt.errors import MalformedTrack
 
@@ -80,7 +80,9 @@ class Sources:
             source = await self._open_on(link, name, segment, patience, notes)
             if source is not None:
                 return source
-        told = "; ".join(notes) or "there is no session: connect or listen first"
+        told = (
+            "; ".join(most_telling_first(notes)) or "there is no session: connect or listen first"
+        )
         raise UnknownPublication(
             f"publication {name.pub_id.hex()[:8]} of scope {name.scope_id.hex()[:8]} cannot be"
             f" had: {told}"

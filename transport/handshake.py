@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Final
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import AlertDescription, CipherSuite
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509 import load_pem_x509_certificates
 
 from transport import congestion
@@ -48,14 +53,12 @@ def client_configuration(url: MoqtUrl, tls: ClientTls, options: QuicOptions) -> 
         configuration.verify_mode = 0
     if tls.ca_file is not None:
         try:
-            configuration.cadata = Path(tls.ca_file).read_bytes()
-            load_pem_x509_certificates(configuration.cadata)
-        except (OSError, ValueError) as error:
+            configuration.cadata = _certificates(tls.ca_file, "CA")
+        except _Unusable as error:
             raise ConnectFailed(
                 ConnectFault.CERTIFICATE,
-                f"the CA file {tls.ca_file} cannot be used ({error}); "
-                "give a PEM file with the certificate of the CA",
-            ) from error
+                f"{error}; give a PEM file with the certificate of the CA",
+            ) from None
     return configuration
 
 
@@ -63,12 +66,18 @@ def server_configuration(tls: ServerTls, options: QuicOptions) -> QuicConfigurat
     """TransportError when the files cannot be read or do not belong together."""
     configuration = _configuration(options, is_client=False)
     try:
+        _certificates(tls.certificate, "certificate")
+        _check_key(tls.private_key)
         configuration.load_cert_chain(tls.certificate, tls.private_key)
-    except (OSError, ValueError, IndexError) as error:
+    except _Unusable as error:
         raise TransportError(
-            f"the certificate {tls.certificate} with its key {tls.private_key} cannot be used "
-            f"({error}); give a PEM certificate and its unencrypted PEM key"
-        ) from error
+            f"{error}; give a PEM certificate and its unencrypted PEM key"
+        ) from None
+    except (OSError, ValueError, IndexError):
+        raise TransportError(
+            f"the certificate file {tls.certificate} and the key file {tls.private_key} cannot be"
+            " used; give a PEM certificate and its unencrypted PEM key"
+        ) from None
     public, private = configuration.certificate.public_key(), configuration.private_key.public_key()
     der = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if public.public_bytes(*der) != private.public_bytes(*der):
@@ -77,6 +86,36 @@ def server_configuration(tls: ServerTls, options: QuicOptions) -> QuicConfigurat
             "give the pair that was made together"
         )
     return configuration
+
+
+class _Unusable(Exception):
+    """A file is not what it should be: which, and why."""
+
+
+def _certificates(path: Path, what: str) -> bytes:
+    """A PEM file with certificates in it; raises _Unusable."""
+    octets = _content(path, what)
+    try:
+        load_pem_x509_certificates(octets)
+    except ValueError:
+        raise _Unusable(f"the {what} file {path} holds no certificate in PEM") from None
+    return octets
+
+
+def _check_key(path: Path) -> None:
+    try:
+        load_pem_private_key(_content(path, "key"), None)
+    except TypeError:
+        raise _Unusable(f"the key file {path} is encrypted") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise _Unusable(f"the key file {path} holds no private key in PEM") from None
+
+
+def _content(path: Path, what: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise _Unusable(f"the {what} file {path} cannot be read: {error.strerror}") from None
 
 
 def with_datagram_size(configuration: QuicConfiguration, size: int) -> QuicConfiguration:

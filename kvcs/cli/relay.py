@@ -17,7 +17,7 @@ import click
 from kvcs.cli import relayfile
 from kvcs.cli.command import LOOPS, Command, run
 from kvcs.cli.options import gathered, versioned
-from kvcs.cli.output import choose_output
+from kvcs.cli.output import choose_output, counted
 from kvcs.cli.relayfile import RelayFile, UpstreamEntry
 from kvcs.cli.values import ADDRESS, FILE, URL, Address, Parsed
 from kvcs.errors import OutputFailed
@@ -113,6 +113,10 @@ class RelayOptions:
         elif self.upstream_ca is not None or self.upstream_token_file is not None:
             raise click.UsageError("--upstream-ca and --upstream-token-file go with --upstream URL")
         chosen = {name: value for name, value in given.items() if value is not None}
+        if self.open and not self.issuers:  # instead of those in the file
+            chosen |= {"issuers": (), "audience": self.audience}
+        elif self.issuers and not self.open:
+            chosen["open"] = False
         file = dataclasses.replace(file, **chosen)
         if file.listen is None:
             raise click.UsageError("where to listen? Give --listen HOST:PORT")
@@ -124,6 +128,13 @@ class RelayOptions:
             raise click.UsageError(
                 "who may use it? Give either --issuers PATH with --audience NAME (kvcs-token makes"
                 " both keys and tokens), or --open for everybody"
+            )
+        if bool(file.audience) == file.open:
+            raise click.UsageError(
+                "--open asks for no token: leave --audience out"
+                if file.open
+                else "no audience: say what tokens call this relay, --audience NAME, the same as"
+                " in kvcs-token issue"
             )
         return file
 
@@ -203,12 +214,17 @@ async def serve(options: RelayOptions, file: RelayFile, output: Output) -> None:
             output.say("checked", "the configuration is right", config=str(options.config or ""))
             return
         async with AsyncExitStack() as stack:
+            # Whatever may fail comes before the relay says that it listens.
+            numbers = stack.enter_context(_metrics(service, gatekeeper, file.metrics))
+            port = await _start(service, file, output)
             if options.json:
                 stack.callback(lambda: output.say("stats", "", **monitor.to_json()))
-            port = await _start(service, file, output)
             stack.push_async_callback(service.close)
             if file.metrics is not None:
-                stack.enter_context(_metrics(service, gatekeeper, file.metrics, output))
+                host = file.metrics.host
+                place = f"[{host}]" if ":" in host else host
+                told = f"metrics on http://{place}:{numbers}/metrics"
+                output.say("metrics", told, host=host, port=numbers)
             stack.enter_context(_running(_review(service, gatekeeper)))
             stack.enter_context(_running(_watchdog()))
             _notify("READY=1", f"STATUS=listening on port {port}")
@@ -248,7 +264,7 @@ async def _leave(service: RelayService, file: RelayFile, output: Output) -> None
     """Tell clients to go elsewhere, and wait for them as long as configured."""
     count = len(service.connections)
     if count:
-        output.say("leaving", f"leaving: {count} sessions are told to move", sessions=count)
+        output.say("leaving", f"leaving: {counted(count, 'session')} told to move", sessions=count)
         await service.leave(file.drain)
 
 
@@ -302,7 +318,9 @@ def _watched(options: RelayOptions) -> Iterator[Monitor]:
     try:
         file = options.trace.open("w", encoding="utf-8")
     except OSError as error:
-        raise OutputFailed(f"file {options.trace} cannot be written: {error.strerror}") from error
+        raise OutputFailed(
+            f"file {options.trace} cannot be written: {error.strerror}; choose another --trace"
+        ) from error
     with file:
         yield Monitor(Trace(file))
 
@@ -320,9 +338,11 @@ def _spill(file: RelayFile) -> Iterator[Spill | None]:
 
 
 @contextmanager
-def _metrics(
-    service: RelayService, gatekeeper: Gatekeeper, place: Address, output: Output
-) -> Iterator[None]:
+def _metrics(service: RelayService, gatekeeper: Gatekeeper, place: Address | None) -> Iterator[int]:
+    """Numbers over HTTP, if they are wanted; their port."""
+    if place is None:
+        yield 0
+        return
     from kvcs.relay_metrics import MetricsServer
 
     try:
@@ -332,14 +352,8 @@ def _metrics(
             f"cannot listen on {place.host}:{place.port} for metrics: {error.strerror or error};"
             " choose another --metrics"
         ) from error
-    output.say(
-        "metrics",
-        f"metrics on http://{place.host}:{server.port}/metrics",
-        host=place.host,
-        port=server.port,
-    )
     try:
-        yield
+        yield server.port
     finally:
         server.close()
 
