@@ -163,7 +163,7 @@ class Gatekeeper:
         self.counts: Counter[str] = Counter()
         self._good: OrderedDict[bytes, Claims] = OrderedDict()
         self._bad: OrderedDict[bytes, None] = OrderedDict()
-        self._generation = 0
+        self._generation = 0 if issuers is None else issuers.generation
 
     def __repr__(self) -> str:
         return f"<Gatekeeper: {'open to all' if self.open_to_all else self._issuers}>"

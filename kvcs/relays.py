@@ -381,7 +381,9 @@ class Links:
                     continue  # forgotten meanwhile
                 try:
                     return await self._dial(url)
-                except (ConnectFailed, SessionClosed) as error:
+                except ConnectFailed as error:
+                    note(str(error))  # it names the URL
+                except SessionClosed as error:
                     note(f"{url}: {error}")
         return None
 

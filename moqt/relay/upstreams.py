@@ -81,7 +81,9 @@ class Uplinks:
             try:
                 connection, peer, leaving = await self._dial(upstream, url)
             except (TransportError, MoqtError) as error:
-                _log.info("upstream %s does not answer: %s", url, error)
+                first = pause == FIRST_PAUSE  # told once, not for every attempt
+                told = logging.WARNING if first else logging.INFO
+                _log.log(told, "upstream %s does not answer, dialled again: %s", url, error)
                 url = upstream.url
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)

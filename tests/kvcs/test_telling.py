@@ -8,9 +8,11 @@ import pytest
 
 from kvcs.errors import IncompletePublication, UnknownPublication, most_telling_first
 from moqt.errors import RequestCode, RequestRefused
+from moqt.model import GroupOrder
 from moqt.publisher import CatalogHandler, ServingLimits
 from tests.kvcs.endpoints import Cache, World, check
 from tests.kvcs.forgery import Forgery
+from tests.kvcs.test_through_relays import publisher, relay
 
 pytestmark = pytest.mark.e2e
 
@@ -85,25 +87,63 @@ class Past(CatalogHandler):
     def on_subscribe(self, request: Any) -> None:
         raise RequestRefused(RequestCode.DOES_NOT_EXIST, "no such track")
 
+    def on_fetch(self, request: Any) -> None:
+        if request.name.name != b"manifest":
+            super().on_fetch(request)
+            return
+        place = request.parameters.location_filter
+        orders.append((place.type, request.parameters.group_order))
+        if len(orders) == 1:  # nothing is newer than the marker of the end
+            raise RequestRefused(RequestCode.INVALID_RANGE, "nothing there")
+        super().on_fetch(request)
 
-@pytest.mark.parametrize("ended", [True, False])
-async def test_what_was_fetched_is_not_called_live(world: World, ended: bool) -> None:
+
+orders: list[tuple[object, object]] = []
+
+
+async def test_what_was_fetched_is_not_called_live(world: World) -> None:
     """The newest of several manifests counts, whatever earlier ones said to come."""
+    orders.clear()
     forgery = Forgery(Cache())
     url = await forgery.serve(world, lambda c: Past(forgery.catalog, c, ServingLimits()))
     forgery.version()
     for layer in range(forgery.cache.layers):
         forgery.layer(layer)
         forgery.version()
-    forgery.version()
-    if ended:  # the marker is what is newest then
-        writer = forgery.manifest.subgroup(forgery.versions, priority=0)
-        from moqt.model import ObjectStatus
-
-        writer.object(0, status=ObjectStatus.END_OF_TRACK)
-        writer.finish()
-        forgery.manifest.end()
     retrieval = await (await world.consumer(url)).retrieve(forgery.name)
     await check(retrieval, forgery.cache)
+    report = retrieval.report()
+    assert (report.mode, report.setbacks) == ("completed", ())
+    assert [order for _, order in orders] == [GroupOrder.ASCENDING, GroupOrder.DESCENDING]
+
+
+async def test_what_could_only_be_fetched_is_not_called_live(world: World) -> None:
+    """Not even when it was to be."""
+    orders.clear()
+    forgery = Forgery(Cache())
+    url = await forgery.serve(world, lambda c: Past(forgery.catalog, c, ServingLimits()))
+    forgery.all()
+    retrieval = await (await world.consumer(url)).retrieve(forgery.name, mode="live")
+    await check(retrieval, forgery.cache)
+    assert retrieval.report().mode == "completed"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_what_a_relay_kept_is_not_called_live(world: World, depth: int) -> None:
+    """Its publisher is gone; the newest thing of the manifest's track is the marker of its end."""
+    cache = Cache(layers=8)
+    origin, url = await relay(world)
+    made = await publisher(world, url)
+    for _ in range(depth - 1):
+        edge, url = await relay(world, url)
+        upstreams = edge.relay.upstreams
+        await world.until(lambda known=upstreams: known)
+    publication = await cache.publish(made)
+    first = await (await world.consumer(url)).retrieve(publication.name)
+    await check(first, cache)
+    await made.close()
+    await world.until(lambda: not len(origin.relay.directory))
+    retrieval = await (await world.consumer(url)).retrieve(publication.name)
+    await check(retrieval, cache)
     report = retrieval.report()
     assert (report.mode, report.setbacks) == ("completed", ())
