@@ -102,7 +102,7 @@ def plan(consumers: int, gib: float, cpu_in: float, cpu_out: float) -> list[str]
     """Two tiers for ``consumers`` of one cache of ``gib`` GiB: one root, ``edges`` below it.
 
     Every relay is one process on one core. Layers are passed on as they come, so the tiers work at
-    the same time, and the slower one says how long it takes.
+    the same time, and the slower one says how long it takes. The last line adds a third tier.
     """
     found = [f"{consumers} consumers of {gib:g} GiB: {consumers * gib:g} GiB to deliver"]
     found.append("relays  root s  edge s  all within s  first of 80 layers s  origin egress")
@@ -116,6 +116,9 @@ def plan(consumers: int, gib: float, cpu_in: float, cpu_out: float) -> list[str]
             f"{edges + 1:6d}{root:8.0f}{edge:8.0f}{max(root, edge):14.0f}{first:22.1f}"
             f"{gib:10g} GiB = 1.00x"
         )
+    each = math.ceil(round(consumers ** (1 / 3), 6))
+    seconds = gib * (cpu_in + each * cpu_out)
+    found.append(f"three tiers, {each} below each relay: all within {seconds:.0f} s")
     return found
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from kvcs.bell import Bell
-from kvcs.errors import InvalidInput, UnknownPublication
+from kvcs.errors import InvalidInput, UnknownPublication, most_telling_first
 from kvcs.names import PublicationName, namespace_prefix
-from kvcs.relays import Offers
+from kvcs.relays import ROUND_PAUSE, Offers
 from moqt.errors import MoqtError, RequestCode, RequestFailed
 
 if TYPE_CHECKING:
@@ -177,15 +177,17 @@ class Search:
         #: Sessions of publishers that dialled us, given their grace; None for the open door.
         self._heard: set[Link | None] = set()
         self._notes: dict[str, None] = {}
+        self._dialled = False
 
     async def run(self, wait: float) -> list[Found]:
         """Longest prefix first; raises UnknownPublication when ``wait`` seconds brought none."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         try:
-            if not self._links.open:
-                await self._links.another((), self._note)
             while not (found := self.matches()):
+                left = deadline - loop.time()
+                if not self._links.open and self._links.urls and (left > 0 or not self._dialled):
+                    await self._dial(left)
                 # Questions stand until the end: only sessions that are new must still be asked.
                 new = [link for link in self._sessions if link.url and link not in self._held]
                 if new:
@@ -193,13 +195,21 @@ class Search:
                 elif self._unheard():
                     await self._settle()
                 elif (left := deadline - loop.time()) > 0:
-                    await self._links.changed.wait(left)
+                    if self._links.open or not self._links.urls:
+                        await self._links.changed.wait(left)
                 else:
                     raise UnknownPublication(self._explain())
             return found
         finally:
             for link in tuple(self._held):
                 self._drop(link)
+
+    async def _dial(self, left: float) -> None:
+        """Every session has ended, or is to: begin another, with a rest after the first."""
+        if self._dialled and left > 0:
+            await asyncio.sleep(min(ROUND_PAUSE, left))
+        self._dialled = True
+        await self._links.another((), self._note)
 
     @property
     def _sessions(self) -> list[Link]:
@@ -299,10 +309,10 @@ class Search:
 
     def _explain(self) -> str:
         sessions = ", ".join(map(str, self._links.open)) or "no session"
-        text = (
-            f"no publication for {self._prompt} on {sessions}: it may not be published (yet), or"
-            " for more tokens only (a prefix shorter than what was published cannot be found by"
-            " its tokens), or scope key, descriptor, token ids or request extras differ from the"
-            " publisher's"
+        guess = (
+            "it may not be published (yet), or for more tokens only (a prefix shorter than what was"
+            " published cannot be found by its tokens), or scope key, descriptor, token ids or"
+            " request extras differ from the publisher's"
         )
-        return "; ".join((text, *self._notes))
+        causes = "; ".join(most_telling_first((guess, *self._notes)))
+        return f"no publication for {self._prompt} on {sessions}: {causes}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moqt.errors import MalformedTrack
+from moqt.errors import MalformedTrack, RequestCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from kvcs.names import TrackName
     from moqt.model import Location, LocationRange
@@ -87,10 +87,27 @@ class UnknownPublication(KvcsError):
     """Nobody announces, lists or serves what was asked for."""
 
 
+#: What says most of several failures: nothing else is worth a try before that is cured.
+_TELLING: Final = tuple(
+    code.name
+    for code in (
+        RequestCode.UNAUTHORIZED,
+        RequestCode.EXPIRED_AUTH_TOKEN,
+        RequestCode.MALFORMED_AUTH_TOKEN,
+    )
+)
+
+
+def most_telling_first(causes: Iterable[str]) -> tuple[str, ...]:
+    """The same, those first that say who must do something; for the rest in their order."""
+    return tuple(sorted(causes, key=lambda cause: not any(name in cause for name in _TELLING)))
+
+
 class IncompletePublication(KvcsError):
     """Objects are missing and nobody could supply them; ``missing`` says which, per track.
 
-    ``causes`` are the setbacks that led to it, each kind once; ``summary`` is the text without.
+    ``causes`` are the setbacks that led to it, each kind once, the most telling first; ``summary``
+    is the text without.
     """
 
     def __init__(
@@ -99,9 +116,9 @@ class IncompletePublication(KvcsError):
         missing: Mapping[TrackName, tuple[LocationRange, ...]] | None = None,
         causes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__("; ".join((summary, *causes)))
         self.summary = summary
-        self.causes = causes
+        self.causes = most_telling_first(causes)
+        super().__init__("; ".join((summary, *self.causes)))
         self.missing = dict(missing or {})
 
 

@@ -94,7 +94,10 @@ class Issuers:
                     marks[file] = file_mark(file)
                 except FileNotFoundError:
                     if not self.generation:
-                        raise InvalidInput(f"issuer file {file}: there is no such file") from None
+                        raise InvalidInput(
+                            f"issuer file {file}: there is no such file; kvcs-token keygen makes"
+                            " one"
+                        ) from None
                 except OSError as error:
                     raise InvalidInput(f"issuer file {file}: {error.strerror}") from None
         return marks
@@ -140,7 +143,9 @@ def _content(path: Path, what: str) -> bytes:
         with path.open("rb") as file:
             content = file.read(MAX_FILE + 1)
     except OSError as error:
-        raise InvalidInput(f"{what} {path} cannot be read: {error.strerror}") from None
+        raise InvalidInput(
+            f"{what} {path} cannot be read: {error.strerror}; kvcs-token keygen makes one"
+        ) from None
     if len(content) > MAX_FILE:
         raise InvalidInput(
             f"{what} {path}: more than {MAX_FILE} octets; it is another kind of file"
@@ -159,7 +164,9 @@ def load_issuer_key(path: str | os.PathLike[str]) -> PrivateKey:
         check_public_key(key.public_key())
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         told = (
-            str(error) if isinstance(error, InvalidInput) else "no unencrypted private key in PEM"
+            str(error)
+            if isinstance(error, InvalidInput)
+            else "no unencrypted private key in PEM; kvcs-token keygen makes one"
         )
         raise InvalidInput(f"issuer key {path}: {told}") from None
     if Path(path).stat().st_mode & 0o077:

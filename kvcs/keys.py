@@ -62,7 +62,10 @@ def load_scope_key(path: str | os.PathLike[str]) -> ScopeKey:
         _log.warning("key file %s is open to others: run chmod 600 on it", path)
     octets = _decode(content)
     if octets is None:
-        raise InvalidInput(f"key file {path}: it must hold one line of hexadecimal or base64 text")
+        raise InvalidInput(
+            f"key file {path}: it must hold one line of hexadecimal or base64 text; kvcs-keygen"
+            " scope-key makes one"
+        )
     try:
         return ScopeKey(octets)
     except InvalidInput as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kvcs.errors import PublicationConflict
 from kvcs.names import STOPPED
 from moqt.codec.params import Parameters
-from moqt.errors import DoneCode, MoqtError, RequestFailed
+from moqt.errors import DoneCode, MoqtError, RequestCode, RequestFailed
 from moqt.model import (
     FullTrackName,
     GroupOrder,
@@ -93,6 +93,7 @@ class Feed:
 
     def accepted(self, info: TrackInfo) -> None:
         """SUBSCRIBE_OK or FETCH_OK."""
+        self._leg.subscribed |= self.live
         self._leg.link.silent = False
         if info.largest is not None:
             self.past = info.largest.group
@@ -126,6 +127,7 @@ class Feed:
                 self._retry = asyncio.get_running_loop().call_later(wait, self._ask)
                 return
         self.error = error
+        self._leg.link.heard(error)
         self._leg.note(f"{self._leg.link}: {error}")
         self._finish()
 
@@ -226,6 +228,8 @@ class Leg:
         self.stays = False
         #: Nothing came for too long.
         self.silent = False
+        #: A SUBSCRIBE was accepted.
+        self.subscribed = False
         #: Objects of a group whose stream is over were rejected or lost: ask again.
         self.damaged = False
         link.enter()
@@ -304,6 +308,16 @@ class Leg:
         """A fetch is not to be repeated, or not soon; a refused SUBSCRIBE never is (§9.4.2)."""
         errors = (feed.error for feed in self._feeds if not feed.live)
         return any(isinstance(error, RequestFailed) and error.refused for error in errors)
+
+    @property
+    def unknown(self) -> bool:
+        """Nobody there has it, or not yet."""
+        errors = (feed.error for feed in self._feeds)
+        return any(
+            isinstance(error, RequestFailed)
+            and error.code in (RequestCode.DOES_NOT_EXIST, RequestCode.TIMEOUT)
+            for error in errors
+        )
 
     @property
     def conflict(self) -> PublicationConflict | None:

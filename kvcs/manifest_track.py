@@ -40,10 +40,11 @@ _FOLLOW: Final = Parameters(
     group_order=GroupOrder.ASCENDING,
     fill=Parameters(location_filter=LocationFilter.back(1)),
 )
-#: Where nobody can be subscribed to any more: the newest version, else any there is.
+#: Where nobody can be subscribed to any more: the newest version, else any there is, the newest
+#: first: what an earlier one says to come has come.
 _FETCHES: Final = (
     Parameters(location_filter=LocationFilter.back(1), group_order=GroupOrder.ASCENDING),
-    Parameters(location_filter=LocationFilter.since(0), group_order=GroupOrder.ASCENDING),
+    Parameters(location_filter=LocationFilter.since(0), group_order=GroupOrder.DESCENDING),
 )
 
 

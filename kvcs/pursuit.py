@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from kvcs.bell import Bell
-from kvcs.errors import IncompletePublication, ManifestRejected
+from kvcs.errors import IncompletePublication, ManifestRejected, most_telling_first
 from kvcs.legs import REUNION, Leg
 from kvcs.manifest import check_successor
 from kvcs.manifest_track import MAX_VERSIONS
@@ -80,15 +80,27 @@ class Pursuit:
         self._watched = True
         self._bell = Bell()
         self._leg: Leg | None = None
+        self._subscribed = False
         self._setbacks: Counter[str] = Counter()
-        #: Where to go on, once the present session is to end.
+        #: Where to go on, once the present session is to end; and the search for that.
         self._next: Link | None = None
+        self._moving: asyncio.Task[Link | None] | None = None
+        #: Until then whoever sent us back may not know yet what it had.
+        self._back_until = 0.0
+        #: The first session did not know any more what it had offered.
+        self._forgotten = False
         source.watch.listeners.add(self._bell.ring)
 
     @property
     def whole_at(self) -> float:
         """When the newest object was whole, before it was verified."""
         return self._loop.time() if self._leg is None else self._leg.whole_at
+
+    @property
+    def mode(self) -> Mode:
+        """How it came: live as soon as one SUBSCRIBE was accepted, else completed."""
+        leg = self._leg
+        return "live" if self._subscribed or (leg is not None and leg.subscribed) else "completed"
 
     def completed(self) -> None:
         """The last layer has become usable."""
@@ -98,8 +110,12 @@ class Pursuit:
         """Until everything is verified; raises IncompletePublication and other KvcsErrors."""
         if self.source.entry.complete:
             self.leave()
-        while not await self._use_link():
-            await self._next_source()
+        try:
+            while not await self._use_link():
+                await self._next_source()
+        finally:
+            if self._moving is not None:
+                self._moving.cancel()
 
     def leave(self) -> None:
         """The manifest is of no more interest, or its session is left."""
@@ -121,7 +137,7 @@ class Pursuit:
     @property
     def setbacks(self) -> tuple[str, ...]:
         """What went wrong on the way, each kind once."""
-        return tuple(
+        return most_telling_first(
             text if count == 1 else f"{text} ({count} times)"
             for text, count in self._setbacks.items()
         )
@@ -139,10 +155,16 @@ class Pursuit:
             if self._assembly.complete:
                 return True
             if not leg.link.open:
-                self._note(f"{leg.link}: the session {'is to end' if self._next else 'ended'}")
+                self._note(f"{leg.link}: the session {'ended' if leg.link.over else 'is to end'}")
                 return False
+            if leg.unknown and await self._known_again(leg.link):
+                follow = self.live
+                continue
             if leg.refused:
-                return False
+                if not (leg.unknown and self._may_be_back()):
+                    return False
+                follow = True
+                continue
             fruitless = 0 if self._assembly.counters.objects > before else fruitless + 1
             if leg.silent and not silent:
                 self._note(f"{leg.link}: nothing came for {timeout:g} s")
@@ -167,6 +189,7 @@ class Pursuit:
             if not follow or self._wants_the_end:
                 await self._settle_leg(leg, last_version=follow)
         finally:
+            self._subscribed |= leg.subscribed
             leg.cancel()
         return leg
 
@@ -184,13 +207,14 @@ class Pursuit:
                 return
             if leg.damaged:
                 leg.repair()
-            if leg.link.leaving and self._next is None and not leg.stays:
+            if leg.link.leaving and not leg.stays:
                 # Connect there first: what comes here meanwhile is not lost.
-                self._next = await self._sources.another_link(self.tried, self._note)
-                leg.stays = self._next is None
-                if self._next is not None:
-                    return
-                continue
+                moving = self._moving or self._move()
+                if moving.done():
+                    self._next, self._moving = moving.result(), None
+                    leg.stays = self._next is None
+                    if self._next is not None:
+                        return
             drained = leg.drained(complete=self.source.entry.complete)
             if (progress := self._progress(leg)) != last:
                 # What came may have come long ago: objects ring no bell.
@@ -221,8 +245,9 @@ class Pursuit:
 
     @property
     def _reunion(self) -> float:
-        """Only after a first session: to it somebody has said who has what."""
-        return 0.0 if len(self.tried) == 1 else min(REUNION, self._plan.timeout)
+        """Not on a first session: to it somebody has said who has what, unless it has forgotten."""
+        waits = len(self.tried) > 1 or self._forgotten
+        return min(REUNION, self._plan.timeout) if waits else 0.0
 
     @property
     def _wants_the_end(self) -> bool:
@@ -235,6 +260,30 @@ class Pursuit:
         noise = counters.duplicates + counters.surplus + leg.opened + max(self._version, 0)
         limit = 4 * wanted.geometry.layers * wanted.geometry.blocks + MAX_VERSIONS
         return counters.objects, min(noise, limit)
+
+    def _move(self) -> asyncio.Task[Link | None]:
+        """Begin to look for the next session, beside what still comes on this one."""
+        search = self._sources.another_link(tuple(self.tried), self._note, self._plan.timeout)
+        self._moving = self._loop.create_task(search)
+        self._moving.add_done_callback(lambda _: self._bell.ring())
+        return self._moving
+
+    async def _known_again(self, link: Link) -> bool:
+        """True once a place that has sent us back offers the publication again."""
+        left = self._back_until - self._loop.time()
+        if left <= 0 or not await self._sources.announced(link, self.source.name, left):
+            return False
+        self._back_until = 0.0
+        self.leave()
+        self._arrive(self.source._replace(watch=self._sources.watch(link, self.source.name)))
+        return True
+
+    def _may_be_back(self) -> bool:
+        """True once: what is being published is unknown while its publisher dials again."""
+        if self._reunion or not self.live or self.source.entry.complete:
+            return False
+        self._forgotten = True
+        return True
 
     # -- manifest --------------------------------------------------------------------------------
 
@@ -267,14 +316,14 @@ class Pursuit:
         """Another session, else another publication where mixing is allowed; else give up."""
         sources, source = self._sources, self.source
         self.leave()
-        link, self._next = self._next, None
-        if link is None:
-            link = await sources.another_link(self.tried, self._note)
+        link = self._next or await (self._moving or self._move())
+        self._next = self._moving = None
         if link is not None:
+            if source.link.sent_back and link.url == source.link.url:
+                self._back_until = self._loop.time() + self._plan.timeout
             self.tried.append(link)
-            self._watched = True
             watch = sources.watch(link, source.name, self._reunion)
-            self.source = source._replace(link=link, watch=watch)
+            self._arrive(source._replace(link=link, watch=watch))
         else:
             tracks, timeout = self._plan.tracks, self._plan.timeout
             other = await sources.another_publication(
@@ -282,10 +331,13 @@ class Pursuit:
             )
             if other is None:
                 raise self.incomplete("no other source has them")
-            self._watched = True
-            self.source, self._version = other, other.watch.version
+            self._arrive(other)
+            self._version = other.watch.version
             self._apply(other.entry)
-        self.source.watch.listeners.add(self._bell.ring)
+
+    def _arrive(self, source: Source) -> None:
+        self.source, self._watched = source, True
+        source.watch.listeners.add(self._bell.ring)
 
     def _note(self, setback: str) -> None:
         setback = setback[:MAX_SETBACK]

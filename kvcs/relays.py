@@ -11,7 +11,7 @@ from kvcs.bell import Bell
 from kvcs.errors import InvalidInput
 from kvcs.names import PublicationName
 from moqt.endpoint import connect, serve
-from moqt.errors import RequestCode, RequestRefused, SessionClosed
+from moqt.errors import RequestCode, RequestFailed, RequestRefused, SessionClosed
 from moqt.session.config import SessionConfig
 from moqt.session.ports import Unserved
 from transport.errors import ConnectFailed, ConnectFault, InvalidUrl
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from moqt.codec.properties import SetupOptions
     from moqt.driver import Connection
     from moqt.endpoint import Server
+    from moqt.errors import MoqtError
     from moqt.model import TrackNamespace
     from moqt.monitor import Monitor
     from moqt.session.namespaces import IncomingPublishNamespace
@@ -83,6 +84,18 @@ def moved_to(uri: str) -> MoqtUrl | None:
     except InvalidUrl as error:
         _log.warning("GOAWAY to nowhere: %s", error)
         return None
+
+
+async def staying(connection: Connection, url: MoqtUrl) -> Connection:
+    """A new session that is not sent back to where it is at once; else ConnectFailed(REFUSED).
+
+    So says GOAWAY whoever is about to end: its successor will answer there.
+    """
+    said = connection.session.told_to_go
+    if said is not None and not said.uri:
+        await connection.close(limit=0.0)
+        raise ConnectFailed(ConnectFault.REFUSED, f"{url}: it is about to end; try later")
+    return connection
 
 
 async def dial_first(
@@ -171,6 +184,7 @@ class Link(Unserved):
         self.silent = False
         #: The peer wants us elsewhere: what runs goes on, nothing new begins here.
         self.leaving = False
+        #: Where the next session is to be; for no place, or none that is a URL, here again.
         self.moved_to: MoqtUrl | None = None
         #: Whom else to call when something changes here.
         self.listeners: set[Callable[[], None]] = set()
@@ -232,10 +246,23 @@ class Link(Unserved):
 
     def on_goaway(self, uri: str, timeout: int) -> None:
         """The next session is elsewhere; what runs here goes on until then (draft-22 §6.6.1)."""
-        self.leaving = True
-        self.moved_to = moved_to(uri)
+        if not self.leaving or self.moved_to == self.url:
+            self.leaving = True
+            self.moved_to = moved_to(uri) or self.url
         self._close_if_left()
         self.told()
+
+    def heard(self, error: MoqtError | None) -> None:
+        """A request ended so: who refuses it because it is about to end has said GOAWAY, too."""
+        if not isinstance(error, RequestFailed) or not error.refused:
+            return
+        if error.code == RequestCode.GOING_AWAY:
+            self.on_goaway("", 0)
+
+    @property
+    def sent_back(self) -> bool:
+        """True when the next session is to be where this one is."""
+        return self.moved_to is not None and self.moved_to == self.url
 
     def on_closed(self, code: int, reason: str) -> None:
         """Nothing is announced any more."""
@@ -308,23 +335,27 @@ class Links:
         )
         return self._server.port
 
-    async def another(self, tried: Collection[Link], note: Callable[[str], None]) -> Link | None:
+    async def another(
+        self, tried: Collection[Link], note: Callable[[str], None], patience: float = 0.0
+    ) -> Link | None:
         """A session that is not among ``tried``, opened if need be; None when none is left.
 
-        ``note`` is told why a URL gave none.
+        A URL that sent us back to itself is dialled again for ``patience`` seconds: whoever ends
+        there needs a moment to be back. ``note`` is told why a URL gave none.
         """
-        async with self._dialling:
-            for link in self.open:
-                if link not in tried:
-                    return link
-            for url in self._untried(tried):
-                if url not in self._places:
-                    continue  # forgotten meanwhile
-                try:
-                    return await self._dial(url)
-                except (ConnectFailed, SessionClosed) as error:
-                    note(f"{url}: {error}")
-        return None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience
+        back = sum(link.sent_back for link in tried)
+        if 0 < back <= MAX_MOVES:  # sent away on and on it rests longer and longer
+            await asyncio.sleep(min(ROUND_PAUSE * 2 ** (back - 1), MAX_PAUSE, patience))
+        pause = ROUND_PAUSE
+        while True:
+            link = await self._another(tried, note)
+            again = 0 < back <= MAX_MOVES and loop.time() + pause < deadline
+            if link is not None or not again:
+                return link
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE)
 
     async def close(self) -> None:
         """End every session, then stop listening."""
@@ -339,11 +370,32 @@ class Links:
         if self._server is not None:
             await self._server.close(limit=CLOSE_LIMIT)
 
+    async def _another(self, tried: Collection[Link], note: Callable[[str], None]) -> Link | None:
+        """One round over what is left."""
+        async with self._dialling:
+            for link in self.open:
+                if link not in tried:
+                    return link
+            for url in self._untried(tried):
+                if url not in self._places:
+                    continue  # forgotten meanwhile
+                try:
+                    return await self._dial(url)
+                except ConnectFailed as error:
+                    note(str(error))  # it names the URL
+                except SessionClosed as error:
+                    note(f"{url}: {error}")
+        return None
+
     def _untried(self, tried: Collection[Link]) -> list[MoqtUrl]:
         """Where a GOAWAY sent us first, then fresh URLs, then those whose one session has died."""
         if sum(link.moved_to is not None for link in tried) > MAX_MOVES:
             return []
-        counts = {url: sum(link.url == url for link in tried) for url in self._places}
+        # Those that sent us back to where they are do not count.
+        counts = {
+            url: sum(link.url == url and not link.sent_back for link in tried)
+            for url in self._places
+        }
         alive = {link.url for link in self.open}
         left = [url for url, count in counts.items() if count < SESSIONS_PER_URL]
         named = {link.moved_to for link in tried}
@@ -358,7 +410,7 @@ class Links:
             return made[-1]
 
         tls = self._places[url]
-        await connect(
+        connection = await connect(
             url,
             handler=handler,
             tls=tls,
@@ -366,6 +418,7 @@ class Links:
             quic=self._quic,
             monitor=self._monitor,
         )
+        await staying(connection, url)
         return made[-1]
 
     def _accept(self, connection: Connection, url: MoqtUrl | None = None) -> Link:

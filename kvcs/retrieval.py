@@ -58,7 +58,6 @@ class Retrieval:
         self._handed: set[int] = set()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._callbacks: list[Callable[[Layer], None]] = []
-        self._mode = "live" if self._pursuit.live else "completed"
         self._began = loop.time()
         self._ended: float | None = None
         self._outcome: asyncio.Future[None] = loop.create_future()
@@ -162,7 +161,7 @@ class Retrieval:
         return Report(
             publication=self._pursuit.source.name.fragment,
             segment=self._pursuit.source.entry.segment,
-            mode=self._mode,
+            mode=self._pursuit.mode,
             layers=(wanted.layers[0], wanted.layers[-1]),
             blocks=wanted.blocks,
             tokens=wanted.blocks * wanted.geometry.block_tokens,

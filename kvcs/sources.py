@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvcs.discovery import Prompt, Search
-from kvcs.errors import KvcsError, ManifestRejected, UnknownPublication
+from kvcs.discovery import Interest, Prompt, Search
+from kvcs.errors import KvcsError, ManifestRejected, UnknownPublication, most_telling_first
 from kvcs.manifest_track import MAX_VERSIONS, ManifestWatch
 from moqt.errors import MalformedTrack
 
@@ -80,22 +80,44 @@ class Sources:
         """
         notes: dict[str, None] = {}
         tried: list[Link] = list(avoid)
-        while (link := await self._next(name, tried, notes)) is not None:
+        while (link := await self._next(name, tried, notes, patience)) is not None:
             tried.append(link)
             source = await self._open_on(link, name, segment, patience, notes)
             if source is not None:
                 return source
-        told = "; ".join(notes) or "there is no session: connect or listen first"
+        told = (
+            "; ".join(most_telling_first(notes)) or "there is no session: connect or listen first"
+        )
         raise UnknownPublication(
             f"publication {name.pub_id.hex()[:8]} of scope {name.scope_id.hex()[:8]} cannot be"
             f" had: {told}"
         )
 
     async def another_link(
-        self, tried: Collection[Link], note: Callable[[str], None]
+        self, tried: Collection[Link], note: Callable[[str], None], patience: float
     ) -> Link | None:
-        """A session not tried yet; None when none is left."""
-        return await self._links.another(tried, note)
+        """A session not tried yet; None when none is left. ``patience``: see ``Links.another``."""
+        return await self._links.another(tried, note, patience)
+
+    async def announced(self, link: Link, name: PublicationName, patience: float) -> bool:
+        """Wait until ``link`` offers ``name``; False if it does not within ``patience`` seconds.
+
+        Whoever has just begun learns from its publishers again what there is.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience
+        interest = Interest.on(link, name.namespace)
+        link.listeners.add(interest.changed.ring)
+        try:
+            while not link.offers(name):
+                left = deadline - loop.time()
+                if left <= 0 or interest.error is not None or not link.open:
+                    return False
+                await interest.changed.wait(left)
+            return True
+        finally:
+            link.listeners.discard(interest.changed.ring)
+            interest.release()
 
     async def another_publication(
         self,
@@ -142,14 +164,16 @@ class Sources:
     # -- inside ----------------------------------------------------------------------------------
 
     async def _next(
-        self, name: PublicationName, tried: list[Link], notes: dict[str, None]
+        self, name: PublicationName, tried: list[Link], notes: dict[str, None], patience: float
     ) -> Link | None:
         """Sessions that announced it first, then the others, then URLs without a session."""
         left = [link for link in self._links.open if link not in tried]
         offering = (link for link in left if link.offers(name))
         link = next(offering, left[0] if left else None)
         if link is None:
-            link = await self._links.another(tried, lambda text: notes.update({text: None}))
+            link = await self._links.another(
+                tried, lambda text: notes.update({text: None}), patience
+            )
         return link
 
     async def _open_on(
@@ -165,6 +189,7 @@ class Sources:
         try:
             source = await self._await_segment(link, watch, segment, patience)
             if source is None:
+                link.heard(watch.error)
                 notes[f"{link}: {_why_not(watch, segment, patience)}"] = None
         finally:
             if source is None:

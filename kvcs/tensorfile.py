@@ -102,7 +102,8 @@ class TensorFile:
         (length,) = _LENGTH.unpack(head)
         if length > min(MAX_HEADER, size - _LENGTH.size):
             raise self._refuse(
-                f"header of {length} octets: the file has {size}, and {MAX_HEADER} is most"
+                f"header of {length} octets: the file has {size}, and {MAX_HEADER} is most; it is"
+                " no safetensors file"
             )
         start = _LENGTH.size + length
         self._data = memoryview(self._map)[start:]

@@ -8,12 +8,13 @@ import logging
 import os
 import re
 import secrets
+import time
 from pathlib import Path
 from typing import Final
 
 from kvcs import cose
 from kvcs.errors import InvalidInput, OutputFailed
-from kvcs.tokens import TOKEN_TYPE
+from kvcs.tokens import TOKEN_TYPE, TokenInvalid, decode
 from moqt.codec.fields import Token
 from transport.watch import file_mark
 
@@ -28,15 +29,15 @@ _HEXADECIMAL: Final = re.compile(rb"[0-9a-fA-F]{64,512}")
 class TokenFile:
     """What a publisher or consumer shows: ``SessionConfig.request_tokens``, ``credentials`` here.
 
-    Calling it gives the token that is in the file now; one that cannot be read changes nothing.
-    Raises InvalidInput when there is none at first.
+    Calling it gives the token that is in the file now; what is none changes nothing. Raises
+    InvalidInput when there is none at first. Its signature is for the relay to judge.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._mark: tuple[int, ...] = ()
         self._complaint = ""
-        self._tokens = (Token.use_value(read_token(self._path), TOKEN_TYPE),)
+        self._tokens = self._read()
         self._mark = file_mark(self._path)
         if self._path.stat().st_mode & 0o077:
             _log.warning("token file %s is open to others: run chmod 600 on it", path)
@@ -49,7 +50,7 @@ class TokenFile:
         try:
             mark = file_mark(self._path)
             if mark != self._mark:
-                self._tokens = (Token.use_value(read_token(self._path), TOKEN_TYPE),)
+                self._tokens = self._read()
                 self._mark = mark
                 self._complaint = ""
         except (InvalidInput, OSError) as error:
@@ -57,6 +58,19 @@ class TokenFile:
                 _log.warning("the token stays as it was: %s", error)
             self._complaint = str(error)
         return self._tokens
+
+    def _read(self) -> tuple[Token, ...]:
+        """What has the form of a token, whoever signed it; raises InvalidInput."""
+        octets = read_token(self._path)
+        try:
+            claims = decode(cose.peek(octets, cose.TOKENS).payload)
+        except (cose.CoseRejected, TokenInvalid) as error:
+            raise InvalidInput(
+                f"token file {self._path} holds no token ({error}); kvcs-token issue makes one"
+            ) from None
+        if time.time() >= claims.ends:
+            _log.warning("the token in %s has expired: put a new one there", self._path)
+        return (Token.use_value(octets, TOKEN_TYPE),)
 
 
 def token_text(token: bytes) -> str:
@@ -73,9 +87,13 @@ def parse_token(text: bytes) -> bytes:
         padded = digits + b"=" * (-len(digits) % 4)
         token = base64.b64decode(padded, altchars=b"-_", validate=True)
     except binascii.Error:
-        raise ValueError("a token is one line of base64url text") from None
+        raise ValueError(
+            "a token is one line of base64url text; kvcs-token issue makes one"
+        ) from None
     if not 0 < len(token) <= cose.TOKENS.max_octets:
-        raise ValueError(f"a token has 1 to {cose.TOKENS.max_octets} octets")
+        raise ValueError(
+            f"a token has 1 to {cose.TOKENS.max_octets} octets; kvcs-token issue makes one"
+        )
     return token
 
 

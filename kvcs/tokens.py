@@ -131,7 +131,8 @@ def _claims(found: dict[object, object]) -> Claims:
     return Claims(**values)  # type: ignore[arg-type]  # each reader makes the type of its field
 
 
-def _name(value: object) -> str:
+def read_name(value: object) -> str:
+    """The name of an issuer, audience or subject; raises ValueError."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not value.isprintable():
         raise ValueError(f"a name is text of 1 to {MAX_NAME} printable characters")
     return value
@@ -139,8 +140,8 @@ def _name(value: object) -> str:
 
 def _audience(value: object) -> tuple[str, ...]:
     if isinstance(value, list) and value:
-        return tuple(map(_name, value))
-    return (_name(value),)
+        return tuple(map(read_name, value))
+    return (read_name(value),)
 
 
 def _number(value: object) -> float:
@@ -177,8 +178,8 @@ def _token_id(value: object) -> bytes:
 
 #: Field and reader of each claim.
 _READERS: Final[dict[int, tuple[str, Callable[[object], object]]]] = {
-    ISS: ("issuer", _name),
-    SUB: ("subject", _name),
+    ISS: ("issuer", read_name),
+    SUB: ("subject", read_name),
     AUD: ("audience", _audience),
     EXP: ("expires", _time),
     NBF: ("not_before", _time),

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from kvcs.relays import ROUND_PAUSE, dial_first, moved_to
+from kvcs.relays import ROUND_PAUSE, dial_first, moved_to, staying
 from moqt.endpoint import connect
 from moqt.publisher import CatalogHandler
 from transport.errors import ConnectFailed
@@ -84,7 +84,7 @@ class Uplink:
         return _UplinkHandler(self, self._catalog, connection, self._limits)
 
     async def _dial(self, url: MoqtUrl) -> Connection:
-        return await connect(
+        connection = await connect(
             url,
             handler=self._handler,
             tls=self._tls,
@@ -92,6 +92,7 @@ class Uplink:
             quic=self._quic,
             monitor=self._monitor,
         )
+        return await staying(connection, url)
 
     def _up(self, connection: Connection) -> None:
         if len(self.connections) >= MAX_SESSIONS:
@@ -123,12 +124,16 @@ class Uplink:
             await asyncio.sleep(self._ready_at - asyncio.get_running_loop().time())
             url, connection = await dial_first(self._urls, self._dial, REDIAL_WINDOW)
         except ConnectFailed as error:
+            moved = False
             _log.error("nothing is announced any more: %s", error)
         else:
             _log.warning("announced again on %s", url)
             self._up(connection)
+            moved = not connection.may_request
         finally:
             self._redialling = None
+        if moved:  # it named another place at once, while we were still dialling
+            self._redial()
 
 
 class _UplinkHandler(CatalogHandler):

@@ -52,6 +52,8 @@ class Door:
         self._time = self._loop.time
         self._session = session
         self._on_ready: Callable[[], None] | None = on_ready
+        #: Called right behind our SETUP.
+        self.after_setup: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         session.timers.on_change = self._arm
         #: How the session ended.
@@ -60,6 +62,8 @@ class Door:
     def connected(self) -> None:
         """The handshake is complete."""
         self._session.connected(self._time())
+        if self.after_setup is not None:
+            self.after_setup()
 
     def stream_opened(self, stream: int, unidirectional: bool) -> None:
         """A stream of the peer."""
@@ -181,8 +185,13 @@ class Connection:
         return self.session.own_tokens.best(value, type)
 
     def when_goaway(self, callback: Callable[[str, int], None]) -> None:
-        """Call back when the peer says GOAWAY for the session: URI, and ms or 0."""
+        """Call back when the peer says GOAWAY for the session: URI, and ms or 0.
+
+        At once, if it has said so already: a server that is about to end says it with its SETUP.
+        """
         self.session.on_goaway = callback
+        if (said := self.session.told_to_go) is not None:
+            callback(said.uri, said.timeout)
 
     async def ready(self) -> None:
         """Wait for both SETUPs; raises SessionClosed."""

@@ -81,6 +81,8 @@ class Server:
         #: Counts what all its sessions do, ended ones included.
         self.monitor = monitor or Monitor()
         self._listener: Listener
+        #: What every new session hears behind our SETUP, once we are about to end.
+        self._farewell: Callable[[Connection], None] | None = None
 
     @property
     def port(self) -> int:
@@ -98,6 +100,7 @@ class Server:
         connection, door = self.monitor.join(transport, handler, config)
         self.connections.add(connection)
         connection.when_closed(lambda: self.connections.discard(connection))
+        connection.sink.after_setup = lambda: self._greeted(connection)
         if on_connection is not None:
             on_connection(connection)
         return door
@@ -110,10 +113,16 @@ class Server:
         """Ask every client to move to ``uri``, "" for here again; ``timeout`` in ms (§9.2).
 
         With a timeout a session that still has requests then is closed with GOAWAY_TIMEOUT.
+        Whoever comes later hears it at once.
         """
-        for connection in tuple(self.connections):
+
+        def farewell(connection: Connection) -> None:
             with suppress(Misuse):  # not open yet, or told before
                 connection.goaway(uri, timeout)
+
+        self._farewell = farewell
+        for connection in tuple(self.connections):
+            farewell(connection)
 
     def refuse(self) -> None:
         """Take no new client; one that is just connecting still comes in."""
@@ -124,6 +133,10 @@ class Server:
         closing = (one.close(code, reason, limit=limit) for one in tuple(self.connections))
         await asyncio.gather(*closing)
         await self._listener.close(code, reason)
+
+    def _greeted(self, connection: Connection) -> None:
+        if self._farewell is not None:
+            self._farewell(connection)
 
     async def __aenter__(self) -> Self:
         return self

@@ -158,7 +158,7 @@ class RequestFailed(MoqtError):
         refused: bool = False,
     ) -> None:
         known = RequestCode._value2member_map_.get(code)
-        name = known.name if known else f"code {code:#x}"
+        name = f"code {code:#x}" if known is None else known.name
         super().__init__(f"{name}: {reason}" if reason else name)
         self.code = code
         self.reason = reason

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,6 +26,15 @@ SHORT_LIVED: Final = datetime.timedelta(days=14)
 
 #: Clocks of two machines differ: valid a little before it was made.
 BACKDATED: Final = datetime.timedelta(hours=1)
+
+
+#: Labels of letters, digits and hyphens; the first may be a star.
+_HOST: Final = re.compile(
+    r"(?=.{1,253}\Z)(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9-]{0,61}[a-z0-9])?\.?)+",
+    re.ASCII | re.IGNORECASE,
+)
+#: X.509's; names that count are the alternative ones.
+_MAX_COMMON_NAME: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +92,13 @@ def make_certificate(
 ) -> KeyPair:
     """A server certificate for DNS names and IP addresses, valid ``lifetime`` from ``now`` on.
 
-    ValueError when there is no name.
+    ValueError when there is no name, or one that is neither.
     """
     if not names:
         raise ValueError("a server certificate needs a name: give a host name or an IP address")
     alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
     usage = ExtendedKeyUsageOID.SERVER_AUTH
-    return _issued(authority, names[0], usage, lifetime, now, alternatives)
+    return _issued(authority, names[0][:_MAX_COMMON_NAME], usage, lifetime, now, alternatives)
 
 
 def make_client_certificate(
@@ -186,6 +196,11 @@ def _alternative(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        if _HOST.fullmatch(name) is None:
+            raise ValueError(
+                f"{name[:64]!r} is neither a host name nor an IP address: write one, such as"
+                " relay.example or 192.0.2.7 (ASCII; other letters as xn--...)"
+            ) from None
         return x509.DNSName(name)
 
 

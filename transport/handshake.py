@@ -15,7 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     SECP384R1,
     EllipticCurvePublicKey,
 )
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509 import load_pem_x509_certificates
 
 from transport import congestion
@@ -64,14 +68,12 @@ def client_configuration(url: MoqtUrl, tls: ClientTls, options: QuicOptions) -> 
         configuration.verify_mode = 0
     if tls.ca_file is not None:
         try:
-            configuration.cadata = Path(tls.ca_file).read_bytes()
-            load_pem_x509_certificates(configuration.cadata)
-        except (OSError, ValueError) as error:
+            configuration.cadata = _certificates(tls.ca_file, "CA")
+        except _Unusable as error:
             raise ConnectFailed(
                 ConnectFault.CERTIFICATE,
-                f"the CA file {tls.ca_file} cannot be used ({error}); "
-                "give a PEM file with the certificate of the CA",
-            ) from error
+                f"{error}; give a PEM file with the certificate of the CA",
+            ) from None
     try:
         if tls.certificate is not None and tls.private_key is not None:
             _load_pair(configuration, tls.certificate, tls.private_key)
@@ -93,13 +95,19 @@ def server_configuration(tls: ServerTls, options: QuicOptions) -> QuicConfigurat
 
 def _load_pair(configuration: QuicConfiguration, certificate: Path, private_key: Path) -> None:
     try:
+        _certificates(certificate, "certificate")
+        _check_key(private_key)
         configuration.load_cert_chain(certificate, private_key)
         public = configuration.certificate.public_key()
-    except (OSError, ValueError, TypeError, IndexError, UnsupportedAlgorithm) as error:
+    except _Unusable as error:
         raise TransportError(
-            f"the certificate {certificate} with its key {private_key} cannot be used "
-            f"({error}); give a PEM certificate and its unencrypted PEM key"
-        ) from error
+            f"{error}; give a PEM certificate and its unencrypted PEM key"
+        ) from None
+    except (OSError, ValueError, TypeError, IndexError, UnsupportedAlgorithm):
+        raise TransportError(
+            f"the certificate file {certificate} and the key file {private_key} cannot be"
+            " used; give a PEM certificate and its unencrypted PEM key"
+        ) from None
     chain = (configuration.certificate, *configuration.certificate_chain)
     if sum(len(one.public_bytes(Encoding.DER)) for one in chain) > LONGEST_CHAIN:
         raise TransportError(
@@ -119,6 +127,36 @@ def _load_pair(configuration: QuicConfiguration, certificate: Path, private_key:
             f"the key {private_key} cannot be used: it is of curve {curve.name}; make an ECDSA key "
             "of P-256 or P-384, an Ed25519 key, or an RSA key"
         )
+
+
+class _Unusable(Exception):
+    """A file is not what it should be: which, and why."""
+
+
+def _certificates(path: Path, what: str) -> bytes:
+    """A PEM file with certificates in it; raises _Unusable."""
+    octets = _content(path, what)
+    try:
+        load_pem_x509_certificates(octets)
+    except ValueError:
+        raise _Unusable(f"the {what} file {path} holds no certificate in PEM") from None
+    return octets
+
+
+def _check_key(path: Path) -> None:
+    try:
+        load_pem_private_key(_content(path, "key"), None)
+    except TypeError:
+        raise _Unusable(f"the key file {path} is encrypted") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise _Unusable(f"the key file {path} holds no private key in PEM") from None
+
+
+def _content(path: Path, what: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise _Unusable(f"the {what} file {path} cannot be read: {error.strerror}") from None
 
 
 def with_datagram_size(configuration: QuicConfiguration, size: int) -> QuicConfiguration:

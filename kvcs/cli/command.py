@@ -1,6 +1,9 @@
 """How a command runs and ends: one message, an exit code, no traceback, nothing left behind.
 
 0 done; 1 failed; 2 wrong usage; 128 and the number after a signal: 130 SIGINT, 143 SIGTERM.
+
+Wrong usage is what the words alone show, those of the configuration and of other files that stand
+for words included: the same again cannot succeed. All else depends on files, network, peers: 1.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from kvcs.cli.output import emit_json, one_line, printable
-from kvcs.errors import IncompletePublication, KvcsError
+from kvcs.errors import IncompletePublication, InvalidInput, KvcsError
 from moqt.errors import MoqtError
 from transport.errors import TransportError
 
@@ -108,11 +111,14 @@ class Command(click.Command):
         **extra: object,
     ) -> click.Context:
         """Read the words; a usage error in JSON is an event as well."""
-        with _usage_reported(as_json="--json" in args):
+        as_json = "--json" in args
+        with _usage_reported(as_json=as_json):
             try:
                 return super().make_context(info_name, args, parent, **extra)
             except KeyboardInterrupt:
-                raise Interrupted(signal.SIGINT, as_json="--json" in args) from None
+                raise Interrupted(signal.SIGINT, as_json=as_json) from None
+            except KvcsError as error:  # a file that stands for words
+                raise _failure(error, str(error), as_json=as_json, verbose=0) from None
 
     def invoke(self, ctx: click.Context) -> object:
         """Run; whatever is raised becomes a message and an exit code."""
@@ -137,6 +143,28 @@ class Command(click.Command):
                 " traceback that -vv shows"
             )
             raise _failure(error, message, as_json=as_json, verbose=verbose) from error
+
+
+class Group(click.Group):
+    """Commands under one name; a wrong one is told as ``Command`` tells it."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: object,
+    ) -> click.Context:
+        """Like Command."""
+        with _usage_reported(as_json="--json" in args):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Like Command: there may be none of that name."""
+        with _usage_reported(as_json="--json" in args):
+            return super().resolve_command(ctx, args)
 
 
 class HarmlessFormatter(logging.Formatter):
@@ -173,7 +201,7 @@ def run(
     """Run ``work`` on a new event loop of the kind named; the first of SIGNALS cancels it.
 
     Raises what ``Command`` ends with after a signal, unless the work is meant to run
-    ``until_signal``; UsageError without uvloop.
+    ``until_signal``; InvalidInput without uvloop.
     """
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
@@ -220,10 +248,20 @@ def _loop_factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         if loop == "auto":
             return None
-        raise click.UsageError(
+        raise InvalidInput(
             "--loop uvloop: uvloop is not installed; pip install 'kvcs[uvloop]', or take asyncio"
         ) from None
     return uvloop.new_event_loop
+
+
+@contextmanager
+def words_alone(option: str = "", cure: str = "") -> Iterator[None]:
+    """What is refused in here was wrong in the words that were given: UsageError."""
+    try:
+        yield
+    except InvalidInput as error:
+        told = f"{option}: {error}" if option else str(error)
+        raise click.UsageError(f"{told}; {cure}" if cure else told) from None
 
 
 @contextmanager

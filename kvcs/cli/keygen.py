@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kvcs.cli.command import Command
+from kvcs.cli.command import Command, Group
 from kvcs.cli.options import versioned
 from kvcs.cli.values import FILE
 from kvcs.errors import OutputFailed
@@ -51,7 +51,7 @@ Examples
 """
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=Group, epilog=EPILOG)
 @versioned
 def main() -> None:
     """Make the keys that kvcs-pub and kvcs-sub need; nothing is ever overwritten."""
@@ -132,7 +132,9 @@ def certificate(
             (directory / f"{name}.pem").write_bytes(pair.certificate_pem())
         (directory / CA).write_bytes(authority.certificate_pem())
     except OSError as error:
-        raise OutputFailed(f"directory {directory}: {error.strerror or error}") from error
+        raise OutputFailed(
+            f"directory {directory}: {error.strerror or error}; name another"
+        ) from error
     click.echo(f"certificate for {', '.join(names)}, {days} days, in {directory}:")
     click.echo("  server.pem, server.key: kvcs-pub --cert server.pem --key server.key")
     click.echo("  ca.pem:                 kvcs-sub --ca ca.pem")

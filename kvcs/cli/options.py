@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from kvcs.cli.command import LOOPS
+from kvcs.cli.command import LOOPS, words_alone
 from kvcs.cli.values import (
     ADDRESS,
     COUNT,
@@ -92,9 +92,18 @@ class RunOptions:
             monitor = Monitor(None if file is None else Trace(file))
             try:
                 yield monitor
-            finally:
-                if self.json:
-                    output.say("stats", "", **monitor.to_json())
+            except Exception:
+                if monitor.sessions:  # else it failed before there was anything to count
+                    self._say_stats(output, monitor)
+                raise
+            except BaseException:
+                self._say_stats(output, monitor)
+                raise
+            self._say_stats(output, monitor)
+
+    def _say_stats(self, output: Output, monitor: Monitor) -> None:
+        if self.json:
+            output.say("stats", "", **monitor.to_json())
 
     def _trace_file(self) -> AbstractContextManager[IO[str] | None]:
         if self.trace is None:
@@ -275,7 +284,7 @@ class IdentityOptions:
     def ready_made(self) -> PublicationName | None:
         """The publication that four ready-made identifiers name; None when none is given.
 
-        Raises UsageError for some of them, InvalidInput for wrong lengths.
+        Raises UsageError for some of them, and for wrong lengths.
         """
         given = {
             "--scope-id": self.scope_id,
@@ -295,7 +304,8 @@ class IdentityOptions:
             raise click.UsageError(
                 "--scope-key computes the identifiers: leave it or the ready-made ones out"
             )
-        return PublicationName(*found)
+        with words_alone():
+            return PublicationName(*found)
 
     def load_scope_key(self) -> ScopeKey | None:
         """The key in the file; None when no file is given. Raises InvalidInput."""

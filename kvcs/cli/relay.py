@@ -17,7 +17,7 @@ import click
 from kvcs.cli import relayfile
 from kvcs.cli.command import LOOPS, Command, run
 from kvcs.cli.options import gathered, versioned
-from kvcs.cli.output import choose_output
+from kvcs.cli.output import choose_output, counted
 from kvcs.cli.relayfile import RelayFile, UpstreamEntry
 from kvcs.cli.values import ADDRESS, FILE, URL, Address, Parsed
 from kvcs.errors import OutputFailed
@@ -118,6 +118,10 @@ class RelayOptions:
         if upstreams := self._upstreams():
             given["upstreams"] = upstreams
         chosen = {name: value for name, value in given.items() if value is not None}
+        if self.open and not self.issuers:  # instead of those in the file
+            chosen |= {"issuers": (), "audience": self.audience}
+        elif self.issuers and not self.open:
+            chosen["open"] = False
         file = dataclasses.replace(file, **chosen)
         if file.listen is None:
             raise click.UsageError("where to listen? Give --listen HOST:PORT")
@@ -164,6 +168,16 @@ def _check_who(file: RelayFile) -> None:
         raise click.UsageError(
             "--clients and --require-certificate need --client-ca FILE: the CA that the"
             " certificates of clients come from"
+        )
+    if file.issuers and not file.audience:
+        raise click.UsageError(
+            "no audience: say what tokens call this relay, --audience NAME, the same as"
+            " in kvcs-token issue"
+        )
+    if file.audience and not file.issuers:
+        raise click.UsageError(
+            ("--open" if file.open else "a relay without --issuers PATH")
+            + " asks for no token: leave --audience out"
         )
 
 
@@ -254,12 +268,17 @@ async def serve(options: RelayOptions, file: RelayFile, output: Output) -> None:
             output.say("checked", "the configuration is right", config=str(options.config or ""))
             return
         async with AsyncExitStack() as stack:
+            # Whatever may fail comes before the relay says that it listens.
+            numbers = stack.enter_context(_metrics(service, gatekeeper, file.metrics))
+            port = await _start(service, file, output)
             if options.json:
                 stack.callback(lambda: output.say("stats", "", **monitor.to_json()))
-            port = await _start(service, file, output)
             stack.push_async_callback(service.close)
             if file.metrics is not None:
-                stack.enter_context(_metrics(service, gatekeeper, file.metrics, output))
+                host = file.metrics.host
+                place = f"[{host}]" if ":" in host else host
+                told = f"metrics on http://{place}:{numbers}/metrics"
+                output.say("metrics", told, host=host, port=numbers)
             stack.enter_context(_running(_review(service, gatekeeper, authorities)))
             stack.enter_context(_running(_watchdog()))
             _notify("READY=1", f"STATUS=listening on port {port}")
@@ -299,7 +318,7 @@ async def _leave(service: RelayService, file: RelayFile, output: Output) -> None
     """Tell clients to go elsewhere, and wait for them as long as configured."""
     count = len(service.connections)
     if count:
-        output.say("leaving", f"leaving: {count} sessions are told to move", sessions=count)
+        output.say("leaving", f"leaving: {counted(count, 'session')} told to move", sessions=count)
         await service.leave(file.drain)
 
 
@@ -379,7 +398,9 @@ def _watched(options: RelayOptions) -> Iterator[Monitor]:
     try:
         file = options.trace.open("w", encoding="utf-8")
     except OSError as error:
-        raise OutputFailed(f"file {options.trace} cannot be written: {error.strerror}") from error
+        raise OutputFailed(
+            f"file {options.trace} cannot be written: {error.strerror}; choose another --trace"
+        ) from error
     with file:
         yield Monitor(Trace(file))
 
@@ -397,9 +418,11 @@ def _spill(file: RelayFile) -> Iterator[Spill | None]:
 
 
 @contextmanager
-def _metrics(
-    service: RelayService, gatekeeper: Gatekeeper, place: Address, output: Output
-) -> Iterator[None]:
+def _metrics(service: RelayService, gatekeeper: Gatekeeper, place: Address | None) -> Iterator[int]:
+    """Numbers over HTTP, if they are wanted; their port."""
+    if place is None:
+        yield 0
+        return
     from kvcs.relay_metrics import MetricsServer
 
     try:
@@ -409,14 +432,8 @@ def _metrics(
             f"cannot listen on {place.host}:{place.port} for metrics: {error.strerror or error};"
             " choose another --metrics"
         ) from error
-    output.say(
-        "metrics",
-        f"metrics on http://{place.host}:{server.port}/metrics",
-        host=place.host,
-        port=server.port,
-    )
     try:
-        yield
+        yield server.port
     finally:
         server.close()
 

@@ -8,6 +8,8 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from kvcs.cli.values import PEER_TIMEOUTS, Address, parse_address
 from kvcs.errors import InvalidInput
 from moqt.relay.admission import AdmissionLimits
@@ -109,17 +111,33 @@ def parse_prefix(text: str) -> TrackNamespace:
 
 
 def load(path: Path) -> RelayFile:
-    """Read and check; raises InvalidInput that names the member, the rule and the fix."""
+    """Read and check; raises UsageError that names the member, the rule and the fix.
+
+    InvalidInput when it cannot be read.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE + 1)
         if len(content) > MAX_FILE:
             raise ValueError(f"more than {MAX_FILE} octets: it is another kind of file")
-        return _read(tomllib.loads(content.decode("utf-8")), path.parent)
+        return _read(_toml(content), path.parent)
     except OSError as error:
-        raise InvalidInput(f"configuration {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are such
-        raise InvalidInput(f"configuration {path}: {error}") from None
+        raise InvalidInput(
+            f"configuration {path} cannot be read: {error.strerror}; name another --config, or let"
+            " it be read"
+        ) from None
+    except ValueError as error:
+        raise click.UsageError(f"configuration {path}: {error}") from None
+
+
+def _toml(content: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} is no UTF-8 text: save the file as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"it is no TOML: {error}; write NAME = VALUE, texts in quotes") from None
 
 
 def _read(found: dict[str, Any], base: Path) -> RelayFile:
@@ -133,7 +151,7 @@ def _read(found: dict[str, Any], base: Path) -> RelayFile:
         key=read.path("key"),
         metrics=read.take("metrics", _address),
         successor=read.take("successor", _url_text, ""),
-        drain=read.take("drain", _number, DEFAULT_DRAIN),
+        drain=read.take("drain", _seconds, DEFAULT_DRAIN),
         peer_timeout=read.take("peer_timeout", _peer_timeout, PEER_TIMEOUT),
         memory=cache.take("memory", parse_size, DEFAULT_CACHE),
         spill_directory=cache.path("directory"),
@@ -219,7 +237,7 @@ class _Reader:
         changes = {}
         for name in {known.name for known in dataclasses.fields(limits)} - _ELSEWHERE:
             before = getattr(limits, name)
-            parse = parse_size if isinstance(before, int) else _number
+            parse = _reader_of(name, before)
             value = changes[name] = self.take(name, parse, before)
             if not value and name not in _ZERO:
                 raise ValueError(f"{self.where}{name}: 0 lets nobody in; write a number above 0")
@@ -254,18 +272,62 @@ def _address(value: object) -> Address:
     return parse_address(_text(value))
 
 
-def _number(value: object) -> float:
+def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise ValueError(f"{value!r}: write a number, 0 or more")
+        raise ValueError(f"{value!r}: write seconds, 0 or more, such as 0.5")
     return float(value)
 
 
 def _peer_timeout(value: object) -> float:
     least, most = PEER_TIMEOUTS
-    seconds = _number(value)
+    seconds = _seconds(value)
     if not least <= seconds <= most:
         raise ValueError(f"{seconds:g}: write {least:g} to {most:g} seconds")
     return seconds
+
+
+def _rate(value: object) -> float:
+    try:
+        return _seconds(value)
+    except ValueError:
+        raise ValueError(f"{value!r}: write how many a second, such as 200") from None
+
+
+def _requests(value: object) -> float:
+    try:
+        return _seconds(value)
+    except ValueError:
+        raise ValueError(f"{value!r}: write how many requests, such as 2000") from None
+
+
+def _egress(value: object) -> float:
+    try:
+        return _seconds(value) if isinstance(value, float) else float(parse_size(value))
+    except ValueError:
+        raise ValueError(f'{value!r}: write octets a second, such as "100MiB"') from None
+
+
+#: What the limits are that are neither a number of things nor a time.
+_READERS: Final[dict[str, Callable[[object], float]]] = {
+    "max_cached_object": parse_size,
+    "unfinished": parse_size,
+    "backlog": parse_size,
+    "egress": _egress,
+    "session_rate": _rate,
+    "identity_rate": _rate,
+    "session_burst": _requests,
+    "identity_burst": _requests,
+}
+
+
+def _reader_of(limit: str, default: float) -> Callable[[object], float]:
+    return _READERS.get(limit) or (_count if isinstance(default, int) else _seconds)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
+        raise ValueError(f"{value!r}: write a whole number, such as 4096")
+    return value
 
 
 def _flag(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 from rich.console import Console
 
-from kvcs.cli.command import Command, Standing, run
+from kvcs.cli.command import Command, Standing, run, words_alone
 from kvcs.cli.options import (
     DEFAULT_BLOCK_TOKENS,
     IdentityOptions,
@@ -99,7 +99,8 @@ class SubOptions(RunOptions, PeerOptions, IdentityOptions):
             return ready_made
         if ready_made is not None:
             raise click.UsageError(f"a URL with #{FRAGMENT} needs no --scope-id and so on")
-        return PublicationName.from_fragment(fragments.pop())
+        with words_alone("URL", "take the one that kvcs-pub printed"):
+            return PublicationName.from_fragment(fragments.pop())
 
 
 class Prompt(NamedTuple):
@@ -167,7 +168,10 @@ def main(options: SubOptions) -> None:
     if wanted is None:
         _check_prompt(options, prompt)
     if options.out is not None and not options.out.absolute().parent.is_dir():
-        raise OutputFailed(f"file {options.out} cannot be written: there is no such directory")
+        raise OutputFailed(
+            f"file {options.out} cannot be written: there is no such directory; make it, or choose"
+            " another --out"
+        )
     output = choose_output(as_json=options.json)
     standing = click.get_current_context().ensure_object(Standing)
     standing.text = "nothing was written"
@@ -239,7 +243,8 @@ def _check_prompt(options: SubOptions, prompt: Prompt) -> None:
             " ready-made identifiers"
         )
     if prompt.descriptor and len(prompt.tokens or ()) < prompt.descriptor.block_tokens:
-        raise InvalidInput(
+        wrong = InvalidInput if options.like else click.UsageError
+        raise wrong(
             f"the prompt: {len(prompt.tokens or ())} tokens fill no block of"
             f" {prompt.descriptor.block_tokens}, so there is nothing to look for; publishers and"
             " consumers must use the same, smaller --block-tokens"

@@ -7,12 +7,13 @@ from typing import Final
 
 import click
 
+from kvcs.cli.command import Group
 from kvcs.cli.options import versioned
 
 COMMANDS: Final = ("keygen", "pub", "relay", "sub", "token")
 
 
-class _Together(click.Group):
+class _Together(Group):
     """A group whose commands are the modules beside this one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kvcs import cose
-from kvcs.cli.command import Command
+from kvcs.cli.command import Command, Group, words_alone
 from kvcs.cli.options import gathered, versioned
 from kvcs.cli.output import emit_json, printable
 from kvcs.cli.values import FILE, SECONDS, Parsed, identifier
@@ -23,7 +23,7 @@ from kvcs.issuers import KINDS, SUFFIX, Issuers, create_issuer_keys, load_issuer
 from kvcs.keys import load_scope_key
 from kvcs.scopes import Action, How, Match, Scope, kvcs_scopes
 from kvcs.tokenfile import MAX_FILE, parse_token, read_token, token_text, write_token
-from kvcs.tokens import Claims, decode, issue
+from kvcs.tokens import Claims, TokenInvalid, decode, issue, read_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,18 @@ def parse_duration(text: str) -> float:
     return float(int(found[1]) * _UNITS[found[2]])
 
 
-@click.group(epilog=EPILOG)
+def parse_name(text: str) -> str:
+    """A name that a token can bear; raises ValueError."""
+    try:
+        return read_name(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:64]!r}: {error}") from None
+
+
+NAME: Final = Parsed("NAME", parse_name)
+
+
+@click.group(cls=Group, epilog=EPILOG)
 @versioned
 def main() -> None:
     """Issue tokens, and see what they say.
@@ -147,17 +158,19 @@ class IssueOptions:
         if self.setup:
             yield Scope((Action.CLIENT_SETUP,))
         for scope_id in ids:
-            yield from kvcs_scopes(scope_id, publish=self.publish, read=self.read)
+            with words_alone("--scope-id"):
+                scopes = kvcs_scopes(scope_id, publish=self.publish, read=self.read)
+            yield from scopes
 
 
 @main.command("issue", cls=Command)
 @click.option(
     "--key", type=FILE, required=True, help="Private key of the issuer, from kvcs-token keygen."
 )
-@click.option("--issuer", metavar="NAME", help="Its name, if not that of the key file.")
+@click.option("--issuer", type=NAME, help="Its name, if not that of the key file.")
 @click.option(
     "--audience",
-    metavar="NAME",
+    type=NAME,
     multiple=True,
     required=True,
     help="The relay it is for, by its own --audience; repeat it for more.",
@@ -180,7 +193,7 @@ class IssueOptions:
     show_default=True,
     help="How long it is good: 90s, 30m, 12h, 7d.",
 )
-@click.option("--subject", metavar="NAME", help="Whose it is, for logs and limits of the relay.")
+@click.option("--subject", type=NAME, help="Whose it is, for logs and limits of the relay.")
 @click.option("--reval", type=SECONDS, help="Lets the relay look again every so many seconds.")
 @click.option("-o", "--out", type=FILE, help="File to write, instead of an older token.")
 @json_option
@@ -188,7 +201,9 @@ class IssueOptions:
 def issue_token(options: IssueOptions) -> None:
     """Issue a token for one or more scopes; to standard output, or a file for its owner."""
     claims = options.claims(float(int(time.time())))
-    token, out = issue(claims, load_issuer_key(options.key)), options.out
+    key, out = load_issuer_key(options.key), options.out
+    with words_alone():
+        token = issue(claims, key)
     if out is not None:
         write_token(out, token)
     if options.json:
@@ -218,7 +233,13 @@ def show(file: Path, issuers: tuple[Path, ...], json: bool) -> None:
     Without --issuers nobody vouches for it: anybody can write what it says.
     """
     token = _read(file)
-    signed, claims = _opened(token, issuers)
+    try:
+        signed, claims = _opened(token, issuers)
+    except cose.CoseRejected as error:
+        cure = "name its issuer's keys in --issuers" if issuers else "kvcs-token issue makes one"
+        raise InvalidInput(f"token file {file}: {error}; {cure}") from None
+    except TokenInvalid as error:
+        raise InvalidInput(f"token file {file}: {error}; kvcs-token issue makes one") from None
     expired = time.time() >= claims.expires
     kid, verified = signed.kid.hex(), bool(issuers)
     if json:

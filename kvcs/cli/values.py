@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from kvcs import strictjson
+from kvcs.errors import KvcsError
 from kvcs.identity import KVSP_PROFILE_0, CompatibilityDescriptor
 from kvcs.names import octets_of_hex
 from transport.config import IDLE_TIMEOUT
@@ -34,6 +35,10 @@ _LAYERS: Final = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 _SEPARATORS: Final = re.compile(r"[\s,\[\]]+")
 
 
+class Unreadable(KvcsError):
+    """A file that an option names cannot be read: not the option is wrong."""
+
+
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # older ones take no argument
     """An option whose text ``parse`` reads; its ValueError is the usage error."""
 
@@ -49,6 +54,8 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # older ones take no a
             return value
         try:
             return self._parse(value)
+        except Unreadable as error:
+            raise Unreadable(f"{'/'.join(param.opts)}: {error}" if param else str(error)) from None
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -126,12 +133,16 @@ def _read_at(text: str) -> str:
         with Path(text[1:]).open(encoding="utf-8") as file:
             content = file.read(MAX_TOKEN_TEXT + 1)
     except OSError as error:
-        raise ValueError(f"file {text[1:]} cannot be read: {error.strerror}") from None
+        raise Unreadable(_unreadable(text[1:], error)) from None
     except UnicodeDecodeError:
         raise ValueError(f"file {text[1:]} is no UTF-8 text: it must hold token ids") from None
     if len(content) > MAX_TOKEN_TEXT:
         raise ValueError(f"file {text[1:]}: more than {MAX_TOKEN_TEXT} characters of token ids")
     return content
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    return f"file {path} cannot be read: {error.strerror}; name another, or let it be read"
 
 
 def parse_descriptor(path: str) -> CompatibilityDescriptor:
@@ -140,7 +151,7 @@ def parse_descriptor(path: str) -> CompatibilityDescriptor:
         with Path(path).open("rb") as file:
             octets = file.read(MAX_DESCRIPTOR + 1)
     except OSError as error:
-        raise ValueError(f"file {path} cannot be read: {error.strerror}") from None
+        raise Unreadable(_unreadable(path, error)) from None
     try:
         compat = strictjson.loads(
             octets, max_octets=MAX_DESCRIPTOR, max_values=MAX_DESCRIPTOR_VALUES
@@ -149,7 +160,10 @@ def parse_descriptor(path: str) -> CompatibilityDescriptor:
             raise ValueError("it must be a JSON object")
         return KVSP_PROFILE_0.describe(compat)
     except ValueError as error:
-        raise ValueError(f"file {path}: {error}") from None
+        raise ValueError(
+            f"file {path}: {error}; write a JSON object with model, layers, kv_heads, head_dim,"
+            " dtype, block_tokens"
+        ) from None
 
 
 ADDRESS: Final = Parsed("HOST:PORT", parse_address)

@@ -150,13 +150,7 @@ class RelayService:
         admission = self.gate.admission(
             lambda: connection.peer.address[0], judge if isinstance(judge, Judge) else None
         )
-        if self.relay.leaving:  # its handshake had begun before
-            asyncio.get_running_loop().call_soon(self._send_away, connection)
         return RelayHandler(self.relay, Peer(connection), admission)
-
-    def _send_away(self, connection: Connection) -> None:
-        if connection.is_open:
-            connection.goaway(self.config.successor)
 
     async def _sweep(self) -> None:
         while True:

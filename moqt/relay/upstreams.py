@@ -85,8 +85,16 @@ class Uplinks:
             try:
                 connection, peer, leaving = await self._dial(upstream, url)
             except (TransportError, MoqtError) as error:
-                _log.info("upstream %s does not answer: %s", url, error)
+                first = pause == FIRST_PAUSE  # told once, not for every attempt
+                told = logging.WARNING if first else logging.INFO
+                _log.log(told, "upstream %s does not answer, dialled again: %s", url, error)
                 url = upstream.url
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            if leaving.done():  # it ends, and says so to whoever comes: wait for the next one
+                await connection.close(limit=0.0)
+                url = _place(leaving.result()) or upstream.url
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
@@ -141,13 +149,7 @@ class Uplinks:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
-        if not leaving.done() or not leaving.result():
-            return None
-        try:
-            return MoqtUrl.parse(leaving.result())
-        except InvalidUrl:
-            _log.warning("an upstream names a place to move to that is no URL")
-            return None
+        return _place(leaving.result()) if leaving.done() else None
 
     async def _let_go(self, connection: Connection, peer: Peer) -> None:
         """It said GOAWAY: once its successor serves what it served, end it."""
@@ -159,3 +161,14 @@ class Uplinks:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _place(uri: str) -> MoqtUrl | None:
+    """Where a GOAWAY leads; None for where we are, or for what is no URL."""
+    if not uri:
+        return None
+    try:
+        return MoqtUrl.parse(uri)
+    except InvalidUrl:
+        _log.warning("an upstream names a place to move to that is no URL")
+        return None

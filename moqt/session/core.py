@@ -70,6 +70,8 @@ class Session(Requester):
         self._control: int | None = None
         self._peer_control = False
         self._goaway_sent = False
+        #: The peer's GOAWAY for the session, once it has come.
+        self.told_to_go: m.Goaway | None = None
         #: Called with URI and milliseconds after the handler has heard of a GOAWAY.
         self.on_goaway: Callable[[str, int], None] | None = None
         self._setup_timer: Timer | None = None
@@ -273,6 +275,7 @@ class Session(Requester):
     def _goaway(self, message: m.Goaway) -> None:
         self._context.leaving = True
         check_goaway(message.uri, from_client=not self._transport.is_client)
+        self.told_to_go = message
         self._context.handler.on_goaway(message.uri, message.timeout)
         if self.on_goaway is not None:
             self.on_goaway(message.uri, message.timeout)

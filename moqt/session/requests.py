@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from moqt.codec import messages as m
 from moqt.codec.control import MessageSplitter
+from moqt.counters import code_name
 from moqt.errors import (
     Misuse,
     ProtocolViolation,
@@ -364,11 +365,10 @@ class OutgoingRequest(RequestStream):
     def peer_aborted(self, code: int) -> None:
         """The peer refused or ended the request with a stream error."""
         if self.state in _LIVE:
-            self._fail(
-                RequestFailed(
-                    RequestCode.INTERNAL_ERROR, f"the peer ended the request with code {code:#x}"
-                )
-            )
+            expired = code == StreamCode.EXPIRED_AUTH_TOKEN  # no other says what to do about it
+            found = RequestCode.EXPIRED_AUTH_TOKEN if expired else RequestCode.INTERNAL_ERROR
+            why = f"the peer ended the request with {code_name(code)}"
+            self._fail(RequestFailed(found, why))
         else:
             self.finish()
 

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
 
 from tests.transport.sinks import ORDER, Sink
+from transport._aioquic import Connection
 from transport.config import QuicOptions
 from transport.network import Clock
 from transport.quic import QuicSession
@@ -61,7 +61,7 @@ class Side:
 
     blocked = False
 
-    def __init__(self, path: Path, quic: QuicConnection, options: QuicOptions) -> None:
+    def __init__(self, path: Path, quic: Connection, options: QuicOptions) -> None:
         self.path = path
         self.loop = Loop(path.clock)
         self.sink = Sink()
@@ -108,10 +108,10 @@ class Path:
         configuration = QuicConfiguration(
             **shared, cadata=certificates.ca.read_bytes(), server_name="localhost"
         )
-        quic = QuicConnection(configuration=configuration)
+        quic = Connection(configuration=configuration)
         configuration = QuicConfiguration(**shared, is_client=False)
         configuration.load_cert_chain(certificates.certificate, certificates.private_key)
-        far = QuicConnection(
+        far = Connection(
             configuration=configuration,
             original_destination_connection_id=quic.original_destination_connection_id,
         )

@@ -199,5 +199,5 @@ def test_without_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", no_uvloop)
     assert call(lambda: run(work, "auto")).exit_code == 0
     result = call(lambda: run(work, "uvloop"))
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "pip install 'kvcs[uvloop]'" in result.stderr

@@ -21,10 +21,12 @@ from kvcs.cli import relay, relaystatus
 from kvcs.cli.children import Child
 from kvcs.cli.relayfile import UpstreamEntry
 from kvcs.gatekeeper import Gatekeeper
-from kvcs.issuers import Issuers, create_issuer_keys
+from kvcs.issuers import Issuers, create_issuer_keys, load_issuer_key
 from kvcs.relay_metrics import snapshot
+from kvcs.scopes import kvcs_scopes
 from kvcs.tokenfile import write_token
-from kvcs.tokens import TOKEN_TYPE
+from kvcs.tokens import TOKEN_TYPE, Claims
+from kvcs.tokens import issue as sign
 from moqt.relay.service import RelayService, ServiceConfig
 from tests.architecture.sources import ROOT
 from tests.kvcs.cli.stage import Stage
@@ -77,6 +79,8 @@ def test_help_teaches() -> None:
         ((), "Give --listen HOST:PORT"),
         (("--listen", "h:1"), "kvcs-keygen certificate makes both"),
         (LISTENS, "Give either --issuers PATH with --audience NAME"),
+        ((*LISTENS, "--issuers", "i"), "no audience: say what tokens call this relay"),
+        ((*LISTENS, "--open", "--audience", "a"), "--open asks for no token"),
         ((*LISTENS, "--open", "--status", "--json"), "--status draws on the terminal"),
         ((*LISTENS, "--open", "--issuers", "i"), "Give either --issuers PATH with --audience NAME"),
         ((*LISTENS, "--open", "--upstream-ca", "c"), "go with --upstream URL"),
@@ -109,15 +113,15 @@ def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
 def test_what_cannot_be_used(listening: tuple[object, ...], tmp_path: Path) -> None:
     opened = (*listening, "--open")
     (tmp_path / "bad.toml").write_text("lisen = 1")
+    (tmp_path / "words").write_text("aGVsbG8gd29ybGQ")
     create_issuer_keys(tmp_path / "a.key", tmp_path / "a.pem")
     upstream = ("--upstream", "moqt://127.0.0.1:1/")
     other = write_test_certificates(tmp_path / "other")
     for words, said in (
         (("--config", tmp_path / "none"), "cannot be read: No such file"),
-        (("--config", tmp_path / "bad.toml"), "lisen: no such setting"),
-        ((*listening, "--issuers", tmp_path / "none"), "there is no such file"),
-        ((*listening, "--issuers", tmp_path / "a.pem"), "no audience: say what tokens"),
+        ((*listening, "--issuers", tmp_path / "none", "--audience", "a"), "there is no such file"),
         ((*opened, *upstream, "--upstream-token-file", tmp_path / "none"), "kvcs-token issue"),
+        ((*opened, *upstream, "--upstream-token-file", tmp_path / "words"), "holds no token"),
         ((*opened, *upstream, "--upstream-ca", tmp_path / "none"), "the CA file"),
         (
             (
@@ -185,6 +189,18 @@ def test_options_go_before_the_file(tmp_path: Path) -> None:
     file = relay.RelayOptions(**params).settled()
     assert (file.listen, file.memory, file.spill_directory) == (("b", 2), 1 << 20, Path("s"))
     assert (file.cert, file.open) == (tmp_path / "c", True)
+    closed = {**params, "issuers": (Path("i"),), "audience": ("a",)}
+    file = relay.RelayOptions(**closed).settled()
+    assert (file.open, file.issuers, file.audience) == (False, (Path("i"),), ("a",))
+    config.write_text(
+        'listen = "a:1"\ncert = "c"\nkey = "k"\n[auth]\nissuers = ["i"]\naudience = ["a"]'
+    )
+    file = relay.RelayOptions(
+        **params,
+    ).settled()
+    assert (file.open, file.issuers) == (False, (tmp_path / "i",))
+    file = relay.RelayOptions(**{**params, "open": True}).settled()
+    assert (file.open, file.issuers, file.audience) == (True, (), ())
     assert relay.RelayOptions(**{**params, "listen": None}).settled().listen == ("a", 1)
 
 
@@ -302,6 +318,9 @@ async def test_a_port_that_is_taken(stage: Stage) -> None:
     )
     assert await third.wait() == 1
     assert "choose another --metrics" in third.of("error")[0]["message"]
+    # It never said that it listens, and there is nothing to count.
+    for child in (second, third):
+        assert [event["event"] for event in child.events] == ["error"]
 
 
 async def test_systemd_is_notified(
@@ -350,6 +369,7 @@ def issue(stage: Stage, out: Path, audience: str, *words: object) -> Path:
     return out
 
 
+@pytest.mark.timeout(60)  # ten processes
 async def test_closed_to_strangers_in_a_chain(stage: Stage) -> None:
     """Origin and edge trust one issuer; the edge shows a token of its own to the origin."""
     folder = stage.folder
@@ -390,12 +410,18 @@ async def test_closed_to_strangers_in_a_chain(stage: Stage) -> None:
 
 
 def test_the_token_for_upstream_is_read_again(tmp_path: Path) -> None:
-    write_token(tmp_path / "t", b"one")
+    key = create_issuer_keys(tmp_path / "k", tmp_path / "k.pem") and load_issuer_key(tmp_path / "k")
+    scopes = tuple(kvcs_scopes(bytes(16), publish=False, read=True))
+    one, another = (
+        sign(Claims(issuer=name, audience=("a",), expires=4e9, scopes=scopes), key)
+        for name in ("one", "another")
+    )
+    write_token(tmp_path / "t", one)
     entry = UpstreamEntry(url=MoqtUrl.parse("moqt://a/"), token_file=tmp_path / "t")
     shown = relay._upstream(entry).credentials
-    assert [(one.type, one.value) for one in shown()] == [(TOKEN_TYPE, b"one")]
-    write_token(tmp_path / "t", b"another")
-    assert [one.value for one in shown()] == [b"another"]
+    assert [(one.type, one.value) for one in shown()] == [(TOKEN_TYPE, one)]
+    write_token(tmp_path / "t", another)
+    assert [one.value for one in shown()] == [another]
 
 
 class Reviewed:
@@ -430,7 +456,7 @@ async def test_everything_is_judged_again_when_an_issuer_is_gone(
 
 
 def recorder() -> Console:
-    return Console(record=True, width=140, file=StringIO(), force_terminal=True)
+    return Console(record=True, width=80, file=StringIO(), force_terminal=True)
 
 
 async def test_the_status_view(world: World) -> None:
@@ -443,18 +469,48 @@ async def test_the_status_view(world: World) -> None:
     await made.dial([url], tls=world.client_tls)
     console = recorder()
     console.print(relaystatus.summary(before, before))
-    assert "0 of 1024" in console.export_text()
+    assert figures(console)["budget MiB"] == "1024"
     publication = await cache.publish(made)
     await check(await (await world.consumer(url)).retrieve(publication.name), cache)
     console.print(relaystatus.summary(before, snapshot(service)))
-    head, _, row = [line for line in console.export_text().splitlines() if line.strip()]
-    assert head.split("  ")[1].strip() == "sessions"
-    assert row.split()[:4] == ["2", "0", "3", "0"]
+    told = figures(console)
+    assert (told["sessions"], told["upstreams"], told["tracks"]) == ("2", "0", "3")
+    assert float(told["egress MiB/s"]) >= 0
+    assert told["hit ratio"].endswith(" %")
     console.print(relaystatus.tracks(service))
-    _, _, *rows = [line for line in console.export_text().splitlines() if line.strip()]
-    assert len(rows) == 3
-    assert all(row.split()[0] == "kvcs-1" for row in rows)
+    head, _, *rows = [line for line in console.export_text().splitlines() if line.strip()]
+    assert head.split() == ["track", "followers", "objects", "MiB", "largest", "state"]
+    names = sorted(row.split()[0] for row in rows)
+    assert names == ["k.raw.s0", "manifest", "v.raw.s0"]
     assert all(row.split()[-1] in ("live", "whole", "cached") for row in rows)
+
+
+async def test_the_status_view_of_a_busy_relay_in_80_columns(world: World) -> None:
+    """Figures of every length: headings stay whole, and nothing is broken over lines."""
+    service = RelayService(ServiceConfig(host="127.0.0.1", port=0, tls=world.server_tls))
+    await service.start()
+    world.defer(service.close)
+    before = snapshot(service)
+    busy = {name: value + 10**6 for name, value in before.items()}
+    busy |= {"octets_in": 10**10, "octets_out": 10**12, "cache_octets": 1 << 40}
+    busy |= {"cache_budget_octets": 1 << 40, "backlog_octets": 1 << 35, "octets_from_cache": 10**11}
+    console = recorder()
+    console.print(relaystatus.summary(before, busy))
+    told = figures(console)
+    assert told["hit ratio"] == "10 %"
+    assert told["egress MiB/s"] == "953674.3"
+    assert (told["sessions"], told["cache MiB"]) == ("1000000", "1048576")
+
+
+def figures(console: Console) -> dict[str, str]:
+    """What the summary shows, each value by its name; no line longer than 80 columns."""
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert len([line for line in lines if line]) == 4
+    assert all(len(line) <= 80 for line in lines)
+    found: dict[str, str] = {}
+    for line in lines:
+        found |= dict(re.findall(r"([a-z/]+(?: [a-zA-Z/]+)?) +([-\d.]+(?: %)?)", line))
+    return found
 
 
 async def test_the_status_view_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,7 +520,7 @@ async def test_the_status_view_goes_on(world: World, monkeypatch: pytest.MonkeyP
     world.defer(service.close)
     console = recorder()
     task = asyncio.ensure_future(relaystatus.show(service, console))
-    await world.until(lambda: console.file.getvalue().count("out MiB/s") > 2)
+    await world.until(lambda: console.file.getvalue().count("egress MiB/s") > 2)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()

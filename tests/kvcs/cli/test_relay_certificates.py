@@ -183,7 +183,7 @@ async def test_files_that_cannot_be_shown(stage: Stage, site: Path, which: str) 
     none = ("--client-cert", site / "none.pem", "--client-key", other / f"{WRITER}.key")
     for words, said in (
         (mixed, f"the key {other / WRITER}.key is not the key of the certificate"),
-        (none, f"the certificate {site}/none.pem with its key"),
+        (none, f"the certificate file {site}/none.pem cannot be read"),
     ):
         if which == "pub":
             child, _ = await begin(stage, "moqt://127.0.0.1:1/", *words)

@@ -7,6 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
 from kvcs.cli import relayfile
@@ -60,10 +61,11 @@ def write(folder: Path, text: str) -> Path:
 
 
 def refusal(folder: Path, text: str) -> str:
+    """Wrong words, wherever they stand: usage."""
     path = write(folder, text)
-    with pytest.raises(InvalidInput) as caught:
+    with pytest.raises(click.UsageError) as caught:
         load(path)
-    before, _, told = str(caught.value).partition(f"configuration {path}: ")
+    before, _, told = caught.value.message.partition(f"configuration {path}: ")
     assert before == ""
     return told
 
@@ -128,6 +130,22 @@ def test_every_limit(tmp_path: Path, name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), limits())
+def test_a_limit_says_what_it_counts(tmp_path: Path, name: str, value: float) -> None:
+    """The message for a wrong value is in the unit that the page names."""
+    told = refusal(tmp_path, f"[limits]\n{name} = 'x'")
+    page = (ROOT / "docs" / "relay.md").read_text("utf-8")
+    (unit,) = re.findall(rf"^\| `{name}` \| [^|]* \| ([^|]*) \|", page, re.M)
+    rules = {
+        "octets": "write octets, such as 1048576",
+        "octets a second": "write octets a second",
+        "seconds": "write seconds",
+        "requests a second": "write how many a second",
+        "requests": "write how many requests",
+    }
+    assert rules.get(unit, "write a whole number") in told
+
+
+@pytest.mark.parametrize(("name", "value"), limits())
 def test_a_limit_at_zero(tmp_path: Path, name: str, value: float) -> None:
     text = f"[limits]\n{name} = 0"
     if name in relayfile._ZERO:
@@ -145,7 +163,8 @@ def test_zero_is_not_the_default(tmp_path: Path) -> None:
 
 ADDRESS = "is no address: write HOST:PORT"
 TEXT = "write text"
-NUMBER = "write a number, 0 or more"
+SECONDS = "write seconds, 0 or more"
+COUNT = "write a whole number"
 SIZE = "write octets, such as 1048576, 512MiB or 8GiB"
 TEXTS = "write a list of texts"
 UNKNOWN = "no such setting; see docs/relay.md"
@@ -160,13 +179,13 @@ UNKNOWN = "no such setting; see docs/relay.md"
         ("cert = 1", "cert", TEXT),
         ('key = ""', "key", TEXT),
         ('successor = "http://a/"', "successor", "use moqt://"),
-        ("drain = -1", "drain", NUMBER),
-        ("drain = nan", "drain", NUMBER),
-        ("drain = inf", "drain", NUMBER),
-        ("drain = true", "drain", NUMBER),
+        ("drain = -1", "drain", SECONDS),
+        ("drain = nan", "drain", SECONDS),
+        ("drain = inf", "drain", SECONDS),
+        ("drain = true", "drain", SECONDS),
         ("peer_timeout = 0.5", "peer_timeout", "0.5: write 1 to 30 seconds"),
         ("peer_timeout = 31", "peer_timeout", "31: write 1 to 30 seconds"),
-        ("peer_timeout = true", "peer_timeout", NUMBER),
+        ("peer_timeout = true", "peer_timeout", SECONDS),
         ("cache = 8", "cache", "write it as a table, [name]"),
         ('[cache]\nmemory = "8 GB"', "cache.memory", SIZE),
         ("[cache]\nmemory = -1", "cache.memory", SIZE),
@@ -201,7 +220,14 @@ UNKNOWN = "no such setting; see docs/relay.md"
         ),
         ("[[upstream]]\nurl = 'moqt://a/'\nx = 1", "upstream 1: x", UNKNOWN),
         ('[limits]\nbacklog = "much"', "limits.backlog", SIZE),
-        ('[limits]\nlinger = "5s"', "limits.linger", NUMBER),
+        ("[limits]\nmax_tracks = -3", "limits.max_tracks", COUNT),
+        ('[limits]\nmax_tracks = "64KiB"', "limits.max_tracks", COUNT),
+        ("[limits]\nmax_fetches = 1.5", "limits.max_fetches", COUNT),
+        ("[limits]\nidentities = true", "limits.identities", COUNT),
+        ("[limits]\nsession_rate = -1", "limits.session_rate", "write how many a second"),
+        ("[limits]\nidentity_burst = 'a'", "limits.identity_burst", "write how many requests"),
+        ("[limits]\negress = -1", "limits.egress", "write octets a second"),
+        ('[limits]\nlinger = "5s"', "limits.linger", SECONDS),
         ("[limits]\ncache = 5", "limits.cache", UNKNOWN),
         ("[auth]\nclient = 'a'\n[limits]\nx = 1", "auth.client", UNKNOWN),
         ("[auth]\nclient_ca = 'a'", "auth.client_ca", TEXTS),
@@ -231,7 +257,7 @@ def test_no_toml(tmp_path: Path) -> None:
     assert "line 1" in refusal(tmp_path, "listen: 1")
     path = tmp_path / "relay.toml"
     path.write_bytes(b"a = '\xff'")
-    with pytest.raises(InvalidInput, match="utf-8"):
+    with pytest.raises(click.UsageError, match="line 1 is no UTF-8 text: save the file as UTF-8"):
         load(path)
 
 

@@ -62,7 +62,6 @@ def test_tokens(text: str, tmp_path: Path) -> None:
         ("4294967296", "token 0 is '4294967296'"),
         ("1" * 100_000, "token 0 is '1111"),
         ("\u0661", "token 0"),
-        ("@/no/such/file", "cannot be read: No such file"),
     ],
 )
 def test_no_tokens(text: str, said: str) -> None:
@@ -105,9 +104,12 @@ def test_no_descriptor(content: str, said: str, tmp_path: Path) -> None:
         values.parse_descriptor(str(file))
 
 
-def test_no_descriptor_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot be read: No such file"):
-        values.parse_descriptor(str(tmp_path / "none"))
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """No fault of the option's: not a ValueError."""
+    none = str(tmp_path / "none")
+    for parse, text in ((values.parse_descriptor, none), (values.parse_tokens, f"@{none}")):
+        with pytest.raises(values.Unreadable, match="cannot be read: No such file"):
+            parse(text)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +20,25 @@ LONE = 1024 + OBJECT_COST + GROUP_COST
 
 def groups(known: Archive) -> list[int]:
     return known.groups(0, 1 << 60)
+
+
+@pytest.mark.parametrize("lone", [False, True])
+def test_the_constants_cover_what_python_takes(lone: bool) -> None:
+    """Beside the payload, of objects in one group, and of one in a group each."""
+    count = 4000
+    tracemalloc.start()
+    try:
+        known = archive(cache=Cache(1 << 40))
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(count):
+            group, object_id = (number, 0) if lone else (0, number)
+            known.put(item(group, object_id, KIB), 0.0)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    each = (after - before) / count
+    print(f"{each:.0f} octets")  # noqa: T201 - pytest -s shows it: docs/scaling.md names this test
+    assert 100 < each <= OBJECT_COST + (GROUP_COST if lone else 0)
 
 
 def test_an_object_costs_payload_properties_and_overhead() -> None:
