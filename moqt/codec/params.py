@@ -147,14 +147,16 @@ def _read_fill(reader: Reader) -> Parameters:
     inner = Reader(reader.length_prefixed(_BODY, "FILL_PARAMETERS"))
     if not inner.remaining:
         return NO_PARAMETERS
-    # No type allowed inside is below 0x0a, so a smaller first integer is a count.
     count = inner.varint()
-    if count >= _FIRST_FILL_TYPE:
+    try:
+        found = _read_list(inner, Place.FILL, count, _BY_CODE)
+        inner.expect_end("FILL_PARAMETERS")
+    except (Incomplete, ProtocolViolation):
+        # No type allowed inside is below 0x0a, so a smaller first integer is a count.
+        if count < _FIRST_FILL_TYPE:
+            raise
         inner.rewind(0)
         found = _read_list(inner, Place.FILL, None, _BY_CODE)
-    else:
-        found = _read_list(inner, Place.FILL, count, _BY_CODE)
-    inner.expect_end("FILL_PARAMETERS")
     return found
 
 

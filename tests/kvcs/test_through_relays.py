@@ -95,7 +95,7 @@ async def test_a_relay_that_leaves_takes_nobody_new(world) -> None:
 
 async def test_who_was_just_connecting_to_a_relay_that_leaves_is_told(world) -> None:
     service, url = await relay(world)
-    service.relay.leaving = True  # as between the first packet and the end of the handshake
+    service._listening.goaway()  # between the first packet and the end of the handshake
     late = await moqt.connect(url, tls=world.client_tls)
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     late.when_goaway(lambda uri, _: told.set_result(uri))

@@ -295,6 +295,17 @@ def test_fill_parameters_are_read_in_every_known_form(
     assert subscribe(listed) == expected
 
 
+@pytest.mark.parametrize("many", [9, 10, 11, 0x25, 0x41])
+def test_a_count_may_look_like_a_type(many: int) -> None:
+    """Ten parameters and more: their number is one of the types, too (0x0a is FILL_TIMEOUT)."""
+    spans = [("25" if one == 0 else "00") + f"03{one:02x}0005" for one in range(many)]
+    inner = bytes.fromhex(f"{many:02x}" + "".join(spans))
+    wire = f"01 23 {len(inner):02x}" if len(inner) < 128 else f"01 23 {0x8000 | len(inner):04x}"
+    found = subscribe(f"{wire} {inner.hex()}").fill
+    assert found is not None
+    assert [one.set_id for one in found.range_filters] == list(range(many))
+
+
 @pytest.mark.parametrize("listed", ["02 23 01 21 01 01 12 01", "02 23 04 01 21 01 01 12 01"])
 def test_parameters_after_fill_in_either_form(listed: str) -> None:
     found = subscribe(listed)
