@@ -204,8 +204,9 @@ def report(result: dict[str, Any], output: Output) -> None:
         output.say(
             "process",
             f"{name}: {found['sessions']} sessions; resident {first:.1f} -> {last:.1f} MiB (at most"
-            f" {most:.1f}); octets a session by quarter {slopes}, {found['allowed']:.0f} are let in"
-            f" the last: {found['verdict']}",
+            f" {most:.1f}); octets a session by quarter {slopes}; over the later two thirds"
+            f" {found['octets_a_session']:+.0f}, less than {found['allowed']:.0f} are let:"
+            f" {found['verdict']}",
         )
     for fault in result["faults"]:
         output.say("fault", f"FAULT {fault}")

@@ -34,13 +34,13 @@ IDENTITIES = 64
 HOLDERS = 100
 #: What the relays keep: a second or two of what is published, and some ten seconds of it on disk.
 MEMORY, DISK = 4 << 20, 16 << 20
-#: Octets by which a relay may grow for each session it has had, over the last quarter: less than
+#: Octets by which a relay may grow for each session of the later two thirds: less than
 #: one forgotten session, track or identity takes (docs/security.md, benchmarks.relay_cost).
 GROWTH = 1024.0
 #: What one sample may have more than another because somebody was behind just then.
 SLACK = BACKLOG
-#: Fewer sessions than these in the last quarter say nothing: the slack alone would hide 4 KiB each.
-ENOUGH = 500
+#: Fewer sessions than these say nothing: the slack alone would hide 1.6 KiB each.
+ENOUGH = 1300
 #: Descriptors besides the mapped files: a client or two of the metrics, a file being written.
 SPARE = 8
 QUARTERS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
@@ -242,23 +242,23 @@ class Relay:
 
 
 def judge(name: str, series: Series, faults: list[str] | None = None) -> dict[str, Any]:
-    """Slopes of the resident memory by quarter, and the verdict of the last one."""
-    slopes = [series.slope("resident", *quarter) for quarter in QUARTERS]
-    span = series.span(*QUARTERS[-1])
+    """Slopes of the resident memory, and the verdict of the later two thirds."""
+    slope = series.slope("resident")
+    span = series.span()
     allowed = max(GROWTH, SLACK / span) if span else 0.0
-    verdict = "flat" if slopes[-1] < allowed else "GROWS"
+    verdict = "flat" if slope < allowed else "GROWS"
     if span < ENOUGH:
         verdict = "too short to say"
     if verdict == "GROWS" and faults is not None:
-        faults.append(f"{name}: grows by {slopes[-1]:.0f} octets a session, {allowed:.0f} are let")
+        faults.append(f"{name}: grows by {slope:.0f} octets a session, {allowed:.0f} are let")
     values = series.values["resident"]
     return {
         "verdict": verdict,
         "sessions": series.units[-1],
         "resident": [values[0], values[-1], max(values)],
-        "octets_a_session_by_quarter": slopes,
+        "octets_a_session_by_quarter": [series.slope("resident", *one) for one in QUARTERS],
+        "octets_a_session": slope,
         "allowed": allowed,
-        "sessions_in_last_quarter": span,
         "most": {what: max(found) for what, found in series.values.items()},
         "last": {what: found[-1] for what, found in series.values.items()},
         "series": {"sessions": series.units} | series.values,
