@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
+
+import pytest
 
 from tests.architecture.sources import ROOT, package_sources
 
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 
 
@@ -26,3 +30,15 @@ def test_the_tests_of_the_faults_of_a_relay_exist() -> None:
         tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         assert name in {node.name for node in ast.walk(tree) if isinstance(node, functions)}, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_tests_that_a_page_names_exist(page: Path) -> None:
+    """``file.py::test``, from tests/ on."""
+    missing = []
+    for file, test in re.findall(r"`(?:tests/)?([\w/]+\.py)::(\w+)", page.read_text("utf-8")):
+        path = ROOT / "tests" / file
+        found = path.is_file() and f"def {test}(" in path.read_text("utf-8")
+        if not found:
+            missing.append(f"{file}::{test}")
+    assert missing == []
