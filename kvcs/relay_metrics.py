@@ -47,7 +47,7 @@ _COUNTERS: Final = {
     "fetches_upstream": "Fetches sent upstream.",
     "fetches_failed": "Fetches upstream that failed.",
     "fetches_stopped": "Fetches upstream stopped because nobody kept up.",
-    "loops": "Upstreams left because they led back here.",
+    "loops": "Circles found: what was asked for upstream came back here.",
     "too_far_behind": "Subscriptions ended because their subscriber did not keep up.",
     "tracks_malformed": "Tracks ended because they were malformed.",
     "requests_throttled": "Requests refused for their rate.",

@@ -163,13 +163,13 @@ class Asking:
         self, asked: Iterable[TrackNamespace], make: type[_Asked]
     ) -> Iterable[TrackNamespace]:
         """Those of ``asked`` that this upstream serves and has not just refused."""
-        now = self._relay.context.clock.time()
+        now, loops = self._relay.context.clock.time(), self._relay.loops
         for prefix in asked:
             for served in self._prefixes:
                 part = prefix if under(prefix, served) else served
-                if (under(prefix, served) or under(served, prefix)) and self._may_ask(
-                    make, part, now
-                ):
+                meets = under(prefix, served) or under(served, prefix)
+                may_ask = meets and self._may_ask(make, part, now)
+                if may_ask and not loops.has_left(self._peer, part):
                     yield part
 
     def _adjust(

@@ -7,7 +7,7 @@ publishes would never be refused, and what has ended never end.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moqt.errors import MoqtError, RequestCode, RequestRefused
 from moqt.model import FullTrackName
@@ -22,31 +22,49 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at one upstream.
 LOOK_EVERY: Final = 10.0
+#: Seconds for which what leads back is not asked for there.
+LEFT: Final = 60.0
 #: Octets of a name that nobody else makes by chance.
 _NONCE: Final = 16
-#: The namespace to ask in where every namespace is served, and wanted.
-_ANYWHERE: Final = (b"loop",)
+
+
+class _Look(NamedTuple):
+    """Where it went; ``widest``: for all that this upstream serves; ``wider``: after another."""
+
+    peer: Peer
+    widest: bool
+    wider: bool
 
 
 class Loops:
     """Looks at an upstream when what is asked of us may be what we ask there.
 
     A look is one TRACK_STATUS for a track that does not exist: it goes where a SUBSCRIBE for its
-    namespace goes, and if it comes back here, so does everything else.
+    namespace goes, and if it comes back here, so does everything else there. Then the namespace
+    with one field less is looked at, up to what the upstream serves. Whoever publishes in a
+    namespace may bring a look back here: that costs that namespace alone.
     """
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
-        self._sent: dict[FullTrackName, Peer] = {}
+        self._sent: dict[FullTrackName, _Look] = {}
+        self._left: dict[Peer, dict[TrackNamespace, Planned]] = {}
         self._due: dict[Peer, float] = {}
         self._planned: dict[Peer, Planned] = {}
 
     def check(self, name: FullTrackName) -> None:
-        """RequestRefused when a look has come back: that upstream is left."""
-        peer = self._sent.pop(name, None)
-        if peer is not None:
-            self._relay.leads_back(peer)
+        """RequestRefused when a look has come back: that upstream is left, or a part of it."""
+        look = self._sent.pop(name, None)
+        if look is not None:
+            self._came_back(look, name.namespace)
             raise RequestRefused(RequestCode.DOES_NOT_EXIST, "no such track")
+
+    def has_left(self, peer: Peer, namespace: TrackNamespace) -> bool:
+        """True when what is under ``namespace`` leads back from ``peer``."""
+        left = self._left.get(peer)
+        return left is not None and any(
+            namespace[:fields] in left for fields in range(len(namespace) + 1)
+        )
 
     def came(self, peer: Peer) -> None:
         """An upstream, before anything else is asked there: whoever closes a circle opens it.
@@ -78,7 +96,9 @@ class Loops:
         planned = self._planned.pop(peer, None)
         if planned is not None:
             planned.cancel()
-        for name in [name for name, one in self._sent.items() if one is peer]:
+        for one in self._left.pop(peer, {}).values():
+            one.cancel()
+        for name in [name for name, look in self._sent.items() if look.peer is peer]:
             del self._sent[name]
 
     # -- inside ----------------------------------------------------------------------------------
@@ -86,11 +106,11 @@ class Loops:
     def _look_under(self, peer: Peer, prefix: TrackNamespace) -> None:
         for served in self._relay.upstreams[peer]:
             if under(prefix, served) or under(served, prefix):
-                self._suspect(peer, max(prefix, served, key=len) or _ANYWHERE)
+                self._suspect(peer, max(prefix, served, key=len))
                 return
 
     def _suspect(self, peer: Peer, namespace: TrackNamespace) -> None:
-        if peer in self._planned:
+        if peer in self._planned or self.has_left(peer, namespace):
             return
         clock = self._relay.context.clock
         wait = self._due.get(peer, 0.0) - clock.time()
@@ -99,17 +119,41 @@ class Loops:
         else:
             self._look(peer, namespace)
 
-    def _look(self, peer: Peer, namespace: TrackNamespace) -> None:
+    def _look(self, peer: Peer, namespace: TrackNamespace, *, wider: bool = False) -> None:
         self._planned.pop(peer, None)
         if not peer.usable:
             return
         self._due[peer] = self._relay.context.clock.time() + LOOK_EVERY
-        name = FullTrackName(namespace, secrets.token_bytes(_NONCE))
+        served = self._relay.upstreams[peer]
+        widest = namespace in served or not namespace
+        # All of it is nowhere in particular: nobody but who serves everything can have that.
+        name = FullTrackName(
+            namespace or (secrets.token_bytes(_NONCE),), secrets.token_bytes(_NONCE)
+        )
         try:
             peer.track_status(name, lambda _: self._answered(name))
         except MoqtError:
             return  # the session is ending, or the namespace leaves no room for a name
-        self._sent[name] = peer
+        self._sent[name] = _Look(peer, widest, wider)
 
     def _answered(self, name: FullTrackName) -> None:
         self._sent.pop(name, None)
+
+    def _came_back(self, look: _Look, namespace: TrackNamespace) -> None:
+        relay, peer = self._relay, look.peer
+        if not look.wider:
+            relay.context.counts["loops"] += 1
+        if look.widest:
+            relay.leads_back(peer)
+            return
+        left = self._left.setdefault(peer, {})
+        for narrower in [one for one in left if under(one, namespace)]:
+            left.pop(narrower).cancel()
+        again = relay.context.clock.call_later(LEFT, lambda: self._again(peer, namespace))
+        left[namespace] = again
+        relay.leads_back_under(peer, namespace)
+        self._look(peer, namespace[:-1], wider=True)
+
+    def _again(self, peer: Peer, namespace: TrackNamespace) -> None:
+        del self._left[peer][namespace]
+        self._relay.interest_changed()

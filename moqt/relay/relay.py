@@ -70,7 +70,8 @@ class Relay:
         fits = [
             (max(len(prefix) for prefix in matching), peer)
             for peer, prefixes in self.upstreams.items()
-            if (matching := [one for one in prefixes if under(namespace, one)])
+            if not self.loops.has_left(peer, namespace)
+            and (matching := [one for one in prefixes if under(namespace, one)])
         ]
         longest = max((length for length, _ in fits), default=0)
         found.update(dict.fromkeys(peer for length, peer in fits if length == longest))
@@ -117,12 +118,16 @@ class Relay:
 
     def leads_back(self, peer: Peer) -> None:
         """What is asked at an upstream comes back here: ask nothing there any more."""
-        self.context.counts["loops"] += 1
         peer.leads_back = True
         self.upstream_gone(peer)
-        for track in tuple(self.tracks.values()):
-            track.let_go(peer, has_none=True)
+        self.leads_back_under(peer, ())
         self.context.clock.call_later(0, lambda: peer.close("this upstream leads back"))
+
+    def leads_back_under(self, peer: Peer, namespace: TrackNamespace) -> None:
+        """The same for a part of what it serves."""
+        for track in self._by_namespace.under(namespace):
+            track.let_go(peer, has_none=True)
+        self.interest_changed()
 
     def let_go(self, peer: Peer) -> None:
         """A session is about to end: what another one serves too is left here."""

@@ -153,9 +153,13 @@ class RelayService:
         return RelayHandler(self.relay, Peer(connection), admission)
 
     async def _sweep(self) -> None:
+        told = 0
         while True:
             await asyncio.sleep(SWEEP)
             self.relay.sweep()
+            if (loops := self.relay.context.counts["loops"]) > told:
+                told = loops
+                _log.warning("what was asked upstream came back here: relays form a circle")
 
     def review(self) -> None:
         """Ask the judge again for everything that stands: keys or scopes have changed."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from moqt.codec.params import NO_PARAMETERS, Parameters
 from moqt.errors import DoneCode, RequestCode, RequestFailed
-from moqt.model import LocationFilter
+from moqt.model import FullTrackName, LocationFilter
 from moqt.publisher import Track
+from moqt.relay.loops import LEFT
 from moqt.relay.relay import Relay
+from moqt.session.ports import Unserved
 from tests.moqt.session.worlds import Listener
 
 from .test_relaying import ALL, end, layer, normal
@@ -20,13 +24,14 @@ PATIENT = Parameters(
     rendezvous_timeout=30_000,
 )
 CIRCLES = pytest.mark.parametrize("count", [1, 2, 3])
+SERVED = pytest.mark.parametrize("served", [SPACE, SPACE[:1], ()], ids=["all", "some", "none"])
 
 
-def circle(world: RelayWorld, count: int) -> list[Relay]:
+def circle(world: RelayWorld, count: int, served: tuple[bytes, ...] = SPACE[:1]) -> list[Relay]:
     """Relays of which each has the next one upstream, and the last one the first."""
     relays = [world.relay, *(world.another() for _ in range(count - 1))]
     for number, relay in enumerate(relays):
-        world.chain(relay, relays[(number + 1) % count], SPACE[:1])
+        world.chain(relay, relays[(number + 1) % count], served)
     return relays
 
 
@@ -46,10 +51,13 @@ def check_empty(relays: list[Relay]) -> None:
 
 
 @CIRCLES
+@SERVED
 @pytest.mark.parametrize("kind", ["subscribe", "fetch"])
-def test_what_nobody_publishes_does_not_exist(count: int, kind: str) -> None:
+def test_what_nobody_publishes_does_not_exist(
+    count: int, kind: str, served: tuple[bytes, ...]
+) -> None:
     world = RelayWorld()
-    relays = circle(world, count)
+    relays = circle(world, count, served)
     desk = world.desk(relays[0])
     _, receiver = desk.subscribe(NAME, LIVE) if kind == "subscribe" else desk.fetch()
     world.run(0.5)
@@ -181,3 +189,57 @@ def test_an_upstream_is_looked_at_now_and_then() -> None:
     assert not edge.loops._due
     assert not edge.loops._planned
     assert not edge.loops._sent
+
+
+class Spy(Unserved):
+    """A publisher that learns what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[FullTrackName] = []
+
+    def on_subscribe(self, request: Any) -> None:
+        if len(request.name.name) == 16:  # not what the client wants, but a look
+            self.asked.append(request.name)
+
+
+MINE = (*SPACE[:1], b"mine")
+
+
+@pytest.mark.parametrize("served", [SPACE[:1], ()])
+def test_who_publishes_in_a_namespace_cuts_off_no_other(served: tuple[bytes, ...]) -> None:
+    """It brings back here what it was asked for there; others go on, and its own does later."""
+    world = RelayWorld()
+    edge = world.another()
+    world.chain(edge, world.relay, served)
+    track, spy, wanted = Track(NAME), Spy(), FullTrackName((*MINE, b"model"), b"k")
+    world.publisher(track)
+    hostile = world.desk(world.relay, spy)
+    hostile.session.publish_namespace(MINE, NO_PARAMETERS, lambda _: None)
+    client, second, hostile = world.desk(edge), world.desk(edge), world.desk(edge)
+    _, standing = client.subscribe()
+    client.subscribe(wanted)
+    second.subscribe(wanted)
+    world.run(0.1)
+    assert len(spy.asked) == 1
+    for wider in range(8):  # and so with every question that this brings
+        if wider < len(spy.asked):
+            hostile.session.track_status(spy.asked[wider], NO_PARAMETERS, lambda _: None)
+            world.run(0.1)
+    assert [one.namespace for one in spy.asked] == [wanted.namespace, MINE]
+    assert edge.context.counts["loops"] == 1
+    assert len(edge.upstreams) == 1
+    layer(track, 0)
+    world.run(0.1)
+    assert len(normal(standing)) == 4
+    _, refused = client.subscribe(FullTrackName((*MINE, b"x"), b"k"))
+    _, fetched = second.fetch()
+    world.run(0.1)
+    assert isinstance(refused.error, RequestFailed)
+    assert refused.error.code == RequestCode.DOES_NOT_EXIST
+    assert len(normal(fetched)) == 4
+    world.run(LEFT)
+    asked = len(spy.asked)
+    client.subscribe(wanted)
+    second.subscribe(wanted)
+    world.run(0.1)
+    assert len(spy.asked) == asked + 1, "it is asked for there again"
