@@ -6,20 +6,29 @@ import asyncio
 import json
 import threading
 from concurrent.futures import TimeoutError as LoopTimeout
-from typing import TYPE_CHECKING, Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from contextlib import suppress
+from socket import SHUT_RDWR, socket
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from kvcs.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Iterator
-    from wsgiref.simple_server import WSGIServer
 
     from moqt.relay.service import RelayService
 
+    #: As socketserver has it; over TCP the socket of a client.
+    Asking: TypeAlias = socket | tuple[bytes, socket]
+
 #: A loop that does not answer for so many seconds is not healthy.
 LOOP_TIMEOUT: Final = 2.0
+#: Seconds for a client of ours to ask and to take the answer, however slowly it does so.
+CLIENT_TIMEOUT: Final = 5.0
+#: Clients that are answered at once: a scraper or two, a probe, somebody who looks.
+MAX_CLIENTS: Final = 16
 _PREFIX: Final = "kvcs_relay_"
 _GAUGES: Final = {
     "sessions_open": "Sessions that are open.",
@@ -109,8 +118,8 @@ def snapshot(service: RelayService, judged: Counter[str] | None = None) -> dict[
 class MetricsServer:
     """``/metrics`` for Prometheus, ``/health`` for whoever restarts it, ``/status`` as JSON.
 
-    It answers in a thread of its own and asks the event loop for the numbers: a loop that hangs is
-    told as 503.
+    It answers in threads of its own and asks the event loop for the numbers: a loop that hangs is
+    told as 503. A client that is slow holds up neither others nor the end.
     """
 
     def __init__(
@@ -130,7 +139,9 @@ class MetricsServer:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(self._numbers))
         self._text: Callable[[], bytes] = lambda: generate_latest(registry)
-        self._server: WSGIServer = make_server(host, port, self._answer, handler_class=_Quiet)
+        self._server: WSGIServer = make_server(
+            host, port, self._answer, server_class=_Server, handler_class=_Quiet
+        )
         self.port: int = self._server.server_port
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics", daemon=True
@@ -180,11 +191,48 @@ class MetricsServer:
         return "404 Not Found", "text/plain", b"try /metrics, /health, /ready or /status\n"
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each client, of which there are few, and not for long."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = MAX_CLIENTS
+
+    def server_activate(self) -> None:
+        """Listen."""
+        self._places = threading.BoundedSemaphore(MAX_CLIENTS)
+        super().server_activate()
+
+    def process_request(self, request: Asking, client_address: object) -> None:
+        """One more client; the one too many is hung up on."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Asking, client_address: object) -> None:
+        """The client's own thread."""
+        late = threading.Timer(CLIENT_TIMEOUT, _hang_up, (request,))
+        late.daemon = True
+        late.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            late.cancel()
+            self._places.release()
+
+    def handle_error(self, request: Asking, client_address: object) -> None:
+        """A client that has gone, or was too slow, is nothing to tell."""
+
+
+def _hang_up(client: Asking) -> None:
+    with suppress(OSError):
+        if isinstance(client, socket):
+            client.shutdown(SHUT_RDWR)
+
+
 class _Quiet(WSGIRequestHandler):
     """Requests are not logged: a scraper comes every few seconds."""
-
-    #: A client that sends nothing holds the one thread no longer.
-    timeout = 5.0  # type: ignore[mutable-override]
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""

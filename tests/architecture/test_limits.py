@@ -154,6 +154,7 @@ CODEC = "tests/moqt/codec/"
 KVCS = "tests/kvcs/"
 ATTACKS = "tests/attacks/test_consumer_attacked.py::"
 #: Limits that nobody sets: constants of a module, and the test that reaches each.
+RELAY_LOOPS = "tests/moqt/relay/test_loops.py::test_who_publishes_in_a_namespace_cuts_off_no_other"
 CONSTANTS = {
     "moqt.codec.messages:MAX_BODY": (
         CODEC + "test_lengths.py::test_a_message_that_never_ends_is_held_up_to_its_length"
@@ -224,6 +225,10 @@ CONSTANTS = {
     ),
     "kvcs.identity:SCOPE_KEY_MIN": KVCS + "test_identity.py::test_a_scope_key_needs_32_octets",
     "kvcs.issuers:MAX_FILES": KVCS + "test_issuers.py::test_nothing_to_trust",
+    "kvcs.relay_metrics:MAX_CLIENTS": (
+        KVCS + "test_relay_metrics.py::test_clients_that_are_slow_hold_up_nobody"
+    ),
+    "moqt.relay.loops:LEFT": RELAY_LOOPS,
     "transport._aioquic:MAX_HANDSHAKE": (
         "tests/transport/test_aioquic_quarantine.py::test_a_handshake_message_without_end"
     ),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import sys
 from collections import Counter
+from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -17,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvcs import relay_metrics
 from kvcs.errors import InvalidInput
-from kvcs.relay_metrics import MetricsServer, snapshot
+from kvcs.relay_metrics import MAX_CLIENTS, MetricsServer, snapshot
 from moqt.relay.config import RelayConfig
 from moqt.relay.service import RelayService, ServiceConfig
 from moqt.relay.spill import Spill
@@ -180,6 +182,40 @@ async def test_closed_it_answers_no_more(service: RelayService) -> None:
     with pytest.raises(OSError, match="refused"):
         await get(server, "/health")
     assert not server._thread.is_alive()
+
+
+async def test_clients_that_are_slow_hold_up_nobody(
+    service: RelayService, server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One octet now and then, from as many as may ask at once: others wait for none of them."""
+    monkeypatch.setattr(relay_metrics, "CLIENT_TIMEOUT", 0.6)
+    place = ("127.0.0.1", server.port)
+    with ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection(place)) for _ in range(MAX_CLIENTS - 1)
+        ]
+        for one in slow:
+            one.send(b"G")
+        assert (await get(server, "/health"))[0] == 200, "there is one place left"
+        slow.append(stack.enter_context(socket.create_connection(place)))
+        await asyncio.sleep(0.1)
+        with pytest.raises(OSError, match=r"reset|closed|without response"):
+            await get(server, "/health")
+        for _ in range(6):
+            await asyncio.sleep(0.15)
+            for one in slow:
+                with suppress(OSError):
+                    one.send(b"E")
+        assert (await get(server, "/health"))[0] == 200, "slow ones are hung up on"
+
+
+async def test_the_end_waits_for_no_client(service: RelayService) -> None:
+    server = MetricsServer(service, "127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.send(b"GET /he")
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(asyncio.to_thread(server.close), 3)
+        assert not server._thread.is_alive()
 
 
 def test_the_page_has_each_of_them() -> None:
