@@ -27,17 +27,6 @@ class ConnectFailed(TransportError):
         self.fault = fault
 
 
-class ConnectionLost(TransportError):
-    """The session ended; ``code`` is the peer's or ours, -1 when the path died."""
-
-    def __init__(self, code: int, reason: str, *, remote: bool) -> None:
-        closed = f"{'peer closed' if remote else 'closed'} the session: code {code:#x} {reason}"
-        super().__init__(closed if code >= 0 else f"connection lost: {reason}")
-        self.code = code
-        self.reason = reason
-        self.remote = remote
-
-
 class CertificateRefused(TransportError):
     """A client's certificate does not count; ``alert`` is TLS's word for it (RFC 8446 §6)."""
 

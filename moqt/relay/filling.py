@@ -59,7 +59,6 @@ class UpstreamFetch:
         #: As far as the peer had certainly come: what it leaves out up to there does not exist.
         self._sure = self._stock.heard_of(peer)
         self._end: Location | None = None
-        self._end_of_track = False
         self._clean = False
         self._arriving: Arriving | None = None
         # Places received that no reader has passed, with what the cache pays for them.
@@ -108,7 +107,7 @@ class UpstreamFetch:
 
     def accepted(self, info: TrackInfo) -> None:
         """FETCH_OK."""
-        self._end, self._end_of_track = info.end, info.end_of_track
+        self._end = info.end
         try:
             self._stock.describe(info.properties.raw)
             if info.end_of_track and info.end is not None:
