@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 CODE := kvcs moqt transport tests $(patsubst %/,%,$(wildcard benchmarks/ examples/ interop/))
+# Many tests wait for one another's processes: one more worker than there are cores.
+JOBS := $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
@@ -39,7 +41,7 @@ imports: $(DEV_STAMP) ## the layers: who may import whom
 	$(BIN)/lint-imports --no-logo
 
 test: $(DEV_STAMP) ## all tests; make test ARGS="-k fetch" runs some
-	$(BIN)/pytest -n auto --dist worksteal $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 exactly-once: $(DEV_STAMP) ## the exactly-once properties in full: 2,000 seeds, some minutes
 	KVCS_SEEDS=2000 KVCS_MIGRATION_SEEDS=60 $(BIN)/pytest tests/kvcs/test_exactly_once.py \
@@ -56,14 +58,14 @@ interop: $(DEV_STAMP) ## other implementations, named by KVCS_PEER_AIOMOQT and K
 	$(PY) -m interop.run $(ARGS)
 
 test-relay: $(DEV_STAMP) ## the relay's tests alone and in full; its seeds with RELAY_SEEDS=1000
-	RELAY_SEEDS=$(or $(RELAY_SEEDS),300) RELAY_MIB=$(or $(RELAY_MIB),100) $(BIN)/pytest -n auto --dist worksteal \
+	RELAY_SEEDS=$(or $(RELAY_SEEDS),300) RELAY_MIB=$(or $(RELAY_MIB),100) $(BIN)/pytest -n $(JOBS) --dist worksteal \
 		tests/moqt/relay tests/kvcs/test_through_relays.py tests/kvcs/test_two_relays.py $(wildcard tests/kvcs/test_relay_*.py) $(ARGS)
 
 mutate: $(DEV_STAMP) ## break a sample of rules in a copy of the tree: does a test notice?
 	$(PY) -m tests.conformance.mutate $(ARGS)
 
 cover: $(DEV_STAMP) ## all tests, with branch coverage
-	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --cov --cov-report=term $(ARGS)
 
 bench: $(DEV_STAMP) ## run every file of benchmarks/ on this machine
 	@set -e; for file in benchmarks/[a-z]*.py; do \

@@ -185,28 +185,40 @@ async def test_closed_it_answers_no_more(service: RelayService) -> None:
 
 
 async def test_clients_that_are_slow_hold_up_nobody(
-    service: RelayService, server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+    world: World, server: MetricsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One octet now and then, from as many as may ask at once: others wait for none of them."""
-    monkeypatch.setattr(relay_metrics, "CLIENT_TIMEOUT", 0.6)
-    place = ("127.0.0.1", server.port)
+    monkeypatch.setattr(relay_metrics, "CLIENT_TIMEOUT", 60.0)
     with ExitStack() as stack:
-        slow = [
-            stack.enter_context(socket.create_connection(place)) for _ in range(MAX_CLIENTS - 1)
-        ]
-        for one in slow:
-            one.send(b"G")
+        slow = [_slow(stack, server) for _ in range(MAX_CLIENTS - 1)]
         assert (await get(server, "/health"))[0] == 200, "there is one place left"
-        slow.append(stack.enter_context(socket.create_connection(place)))
-        await asyncio.sleep(0.1)
+        await world.until(lambda: _taken(server) == MAX_CLIENTS - 1)
+        slow.append(_slow(stack, server))
+        await world.until(lambda: _taken(server) == MAX_CLIENTS)
         with pytest.raises(OSError, match=r"reset|closed|without response"):
             await get(server, "/health")
-        for _ in range(6):
-            await asyncio.sleep(0.15)
+    await world.until(lambda: _taken(server) == 0)
+    monkeypatch.setattr(relay_metrics, "CLIENT_TIMEOUT", 1.5)
+    with ExitStack() as stack:
+        slow = [_slow(stack, server) for _ in range(MAX_CLIENTS)]
+        await world.until(lambda: _taken(server) == MAX_CLIENTS)
+        while _taken(server):
+            await asyncio.sleep(0.05)
             for one in slow:
                 with suppress(OSError):
                     one.send(b"E")
         assert (await get(server, "/health"))[0] == 200, "slow ones are hung up on"
+
+
+def _slow(stack: ExitStack, server: MetricsServer) -> socket.socket:
+    made = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+    made.send(b"G")
+    return made
+
+
+def _taken(server: MetricsServer) -> int:
+    """Places of clients."""
+    return MAX_CLIENTS - server._server._places._value  # type: ignore[attr-defined]
 
 
 async def test_the_end_waits_for_no_client(service: RelayService) -> None:
