@@ -263,16 +263,17 @@ class FanOut:
         if self._stock.recovering or (len(self.follows) <= MAX_WAITING and self._from_before()):
             return False
         for number in sorted(self.follows):
+            del self.follows[number]  # it goes on now; or it has, or does not come any more
             passed = self.last is not None and number <= self.last
             if not passed and (self._from_inflows(number) or self._whole(number)):
                 self._start_anew(number)
                 return True
-            del self.follows[number]  # passed, or lost: it does not come any more
         return False
 
     def _whole(self, number: int) -> StoredObject | None:
+        """Of this subgroup: another publisher may have the ID in another one."""
         at = place((self.head.group, number))
-        return self._stock.archive.after(at, at, statuses=True)
+        return self._stock.archive.after_in(self.head.subgroup, at, at)
 
     def _start_anew(self, number: int) -> None:
         """Reset every stream; new ones begin with that object."""

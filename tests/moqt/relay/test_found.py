@@ -220,3 +220,39 @@ def test_what_may_yet_come_is_still_waited_for() -> None:
     stock.archive.evict(1)
     assert not stock.may_come_live(place((1, 0)), late=False)
     assert stock.may_come_live(place((2, 0)), late=False)
+
+
+# -- an ID in two subgroups ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 10])
+@pytest.mark.parametrize("how", ["whole", "reset", "killed"])
+def test_two_publishers_have_an_id_in_two_subgroups(size: int, how: str) -> None:
+    """It waits for those before it in its own subgroup, and is there in the other one."""
+    world = RelayWorld(RelayConfig(straggler=0.1, fill_timeout=1.0))
+    one, receiver, _ = by_hand(world)
+    upstream = Upstream()
+    desk = world.desk(handler=upstream)
+    desk.session.publish_namespace(SPACE, NO_PARAMETERS, lambda _: None)
+    world.run(0.1)
+    (other,) = upstream.requests
+    other.accept(Track(NAME))
+    world.run(0.1)
+    send(one.subgroup(SubgroupHead(1, 0, 128)), 1, 5)
+    send(other.subgroup(SubgroupHead(1, 1, 128)), 1, 0, subgroup=1)
+    waits = other.subgroup(SubgroupHead(1, 1, 128))
+    world.run(0.1)
+    waits.begin(ObjectHead(1, 1, 5, 128, size))
+    if how == "whole":
+        waits.write(bytes(size))
+        waits.end()
+    elif how == "reset":
+        waits.abort(1)
+    else:
+        world.run(0.1)
+        desk.kill()
+    world.run(2)
+    assert had(receiver) == [(1, 5), (1, 0)]
+    if how == "whole":
+        assert receiver.end is not None
+        assert receiver.end[0] == DoneCode.MALFORMED_TRACK
