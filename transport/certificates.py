@@ -28,10 +28,10 @@ SHORT_LIVED: Final = datetime.timedelta(days=14)
 BACKDATED: Final = datetime.timedelta(hours=1)
 
 
-#: Labels of letters, digits and hyphens; the first may be a star.
+_LABEL: Final = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+#: Labels of letters, digits, underscores and hyphens, up to 63; the first may be a star.
 _HOST: Final = re.compile(
-    r"(?=.{1,253}\Z)(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9-]{0,61}[a-z0-9])?\.?)+",
-    re.ASCII | re.IGNORECASE,
+    rf"(?=.{{1,253}}\Z)(?:\*\.)?{_LABEL}(?:\.{_LABEL})*\.?", re.ASCII | re.IGNORECASE
 )
 #: X.509's; names that count are the alternative ones.
 _MAX_COMMON_NAME: Final = 64

@@ -42,7 +42,8 @@ class Loops:
     A look is one TRACK_STATUS for a track that does not exist: it goes where a SUBSCRIBE for its
     namespace goes, and if it comes back here, so does everything else there. Then the namespace
     with one field less is looked at, up to what the upstream serves. Whoever publishes in a
-    namespace may bring a look back here: that costs that namespace alone.
+    namespace may bring a look back here: that costs that namespace alone, and all that an upstream
+    serves only who may announce all of it.
     """
 
     def __init__(self, relay: Relay) -> None:

@@ -54,6 +54,27 @@ def test_no_name_is_refused():
         make_certificate(make_authority(), [])
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["a", "relay-1.example", "*.example", "a_b.c.", "x" * 63, "xn--bcher-kva.example", "::1"],
+)
+def test_names_that_servers_have(name):
+    assert make_certificate(make_authority(), [name]).certificate
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ".", "a..b", "-a", "a-", "a b", "*", "a.*", "\u00e4", "a" * 64, "a." * 127 + "a"),
+        *("a" * 60 + "!", "a-" * 120 + "!", "a." * 120 + "!", "a" * 250 + "."),
+    ],
+)
+def test_names_that_no_server_has(name):
+    """Told at once: how a name is wrong decides nothing about how long that takes."""
+    with pytest.raises(ValueError, match="neither a host name nor an IP address"):
+        make_certificate(make_authority(), [name])
+
+
 def test_files_belong_together_and_the_key_is_private(tmp_path):
     key = tmp_path / "deep" / "server.key"
     key.parent.mkdir()

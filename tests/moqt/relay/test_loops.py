@@ -243,3 +243,21 @@ def test_who_publishes_in_a_namespace_cuts_off_no_other(served: tuple[bytes, ...
     second.subscribe(wanted)
     world.run(0.1)
     assert len(spy.asked) == asked + 1, "it is asked for there again"
+
+
+def test_looks_that_nobody_answers_are_few() -> None:
+    """An upstream that says nothing: a question ends after a minute, and is asked every 10 s."""
+    world = RelayWorld()
+    edge = world.another()
+    world.chain(edge, world.relay)
+    silent = world.desk(world.relay, Spy())
+    silent.session.publish_namespace(MINE, NO_PARAMETERS, lambda _: None)
+    desk, most = world.desk(edge), 0
+    for number in range(120):
+        for _ in range(2):
+            desk.subscribe(FullTrackName((*MINE, b"%d" % number), b"k"))
+        world.run(5)
+        most = max(most, len(edge.loops._sent))
+        assert len(edge.loops._planned) <= len(edge.loops._due) == 1
+    assert 6 <= most <= 7
+    assert edge.context.counts["loops"] == 0
